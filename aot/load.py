@@ -1,0 +1,262 @@
+"""Load an artifact: check it, load its payloads, bind the module's state, return a callable.
+
+Nothing here compiles, and for `aoti` payloads nothing here imports Dynamo, Inductor, sympy or Triton. Digests and stamps are
+checked before a torch loader sees a byte.
+"""
+
+import bisect
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precast.aot.payloads import payload_kind
+from precast.aot.sources import Degradation, EntrySource, open_source
+from precast.aot.stamps import require_compatible
+from precast.cache.manifest import Manifest, PayloadRecord
+from precast.cache.root import resolve_root
+from precast.cache.store import Store
+from precast.errors import CorruptError, IncompatibleError, WeightError
+from precast.splitter.plan import GraphInput, SplitPlan
+from precast.splitter.stitch import PieceCallable, Stitched, bind, stitch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["CompiledModel", "LoadedPieces", "load", "load_pieces"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPieces:
+    """The payloads of an entry as callables, not yet bound to a module.
+
+    Attributes:
+        manifest: The entry.
+        plan: Its split plan.
+        callables: By (structural key, compile range).
+    """
+
+    manifest: Manifest
+    plan: SplitPlan
+    callables: Mapping[tuple[str, tuple[int, int]], PieceCallable]
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Compile ranges of the entry, in order; single sizes are ranges of one."""
+        return tuple(sorted({r for _, r in self.callables}))
+
+
+class CompiledModel:
+    """A loaded model. Call it as the module's forward.
+
+    Attributes:
+        manifest: The entry it came from.
+        degraded: Payloads that did not come from their own object.
+    """
+
+    __slots__ = ("_dispatch", "degraded", "manifest")
+
+    def __init__(
+        self, manifest: Manifest, dispatch: Callable[..., Any], degraded: Sequence[Degradation] = ()
+    ) -> None:
+        self.manifest = manifest
+        self.degraded = tuple(degraded)
+        self._dispatch = dispatch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled forward, with the module's own signature."""
+        return self._dispatch(*args, **kwargs)
+
+
+def load(
+    source: str | os.PathLike[str], module: "nn.Module", *, cache_dir: str | os.PathLike[str] | None = None, strict: bool = True
+) -> CompiledModel:
+    """Load an artifact for a module.
+
+    Args:
+        source: A key, a key prefix of at least 6 hex digits, or the path of a mega file.
+        module: The module whose parameters and buffers the pieces use; on the entry's device, with its dtypes.
+        cache_dir: The cache root; by default `PRECAST_CACHE_DIR`, then the user's cache folder.
+        strict: Refuse an entry with a missing or damaged object; else its mega file helps out, and `degraded` says so.
+
+    Returns:
+        A callable with the signature of the module's forward.
+
+    Raises:
+        NoEntryError: There is no such entry.
+        CorruptError: Stored bytes do not match their digests.
+        IncompatibleError: The entry was made for another stack or device.
+        WeightError: A parameter or buffer of the plan is missing in the module.
+    """
+    degraded: list[Degradation] = []
+    store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)
+    opened = open_source(os.fspath(source), store, strict=strict, on_degraded=degraded.append)
+    pieces = load_pieces(opened)
+    store.touch(pieces.manifest.key)
+    return CompiledModel(pieces.manifest, bind_module(pieces, module), degraded)
+
+
+def load_pieces(source: EntrySource) -> LoadedPieces:
+    """Load every payload of an entry.
+
+    Args:
+        source: The opened entry.
+
+    Raises:
+        CorruptError: A payload is missing, damaged, or refused by torch's loader.
+        IncompatibleError: A stamp does not fit this node.
+    """
+    manifest = source.manifest
+    require_compatible(manifest, os.environ)
+    plan = SplitPlan.from_json(manifest.plan)
+    callables = {}
+    with tempfile.TemporaryDirectory(prefix="precast-load-") as folder:
+        for record in manifest.payloads:
+            callables[_piece_of(record), record.range] = _load_one(source, record, Path(folder))
+    return LoadedPieces(manifest, plan, callables)
+
+
+def bind_module(pieces: LoadedPieces, module: "nn.Module") -> Callable[..., Any]:
+    """Bind loaded pieces to a module's state.
+
+    Raises:
+        WeightError: A tensor of the plan is missing in the module.
+        IncompatibleError: A splitting op is not registered.
+        CorruptError: A piece of the plan has no payload for a range.
+    """
+    stitched = stitch(pieces.plan)
+    values = _state(pieces.plan, module, str(pieces.manifest.target.get("device")))
+    forwards = {span: _forward(pieces, stitched, span, values) for span in pieces.ranges}
+    return _dispatcher(pieces.plan, forwards)
+
+
+def _piece_of(record: PayloadRecord) -> str:
+    return record.name.partition(":")[0]
+
+
+def _load_one(source: EntrySource, record: PayloadRecord, folder: Path) -> PieceCallable:
+    data = source.payload(record)
+    try:
+        return payload_kind(record.kind).load(data, folder, record.object[:16])
+    except Exception as error:
+        raise CorruptError(
+            f"torch could not load payload {record.name} of entry {source.manifest.key[:12]}",
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
+            "its digest is right, so the build was faulty: run `precast precompile --force`",
+            entry=source.manifest.key,
+        ) from error
+
+
+def _state(plan: SplitPlan, module: "nn.Module", device: str) -> dict[str, Any]:
+    """Find every tensor of the plan in the module, and refuse any that compiled code would misread."""
+    values = {}
+    problems = []
+    for given in plan.inputs:
+        if given.kind != "state":
+            continue
+        try:
+            values[given.name] = reduce(getattr, given.source.split("."), module)
+        except AttributeError:
+            problems.append(f"{given.source} is missing")
+        else:
+            problems += _misfits(given, values[given.name], device)
+    if problems:
+        raise WeightError(
+            f"the module does not fit the artifact: {len(problems)} tensors differ",
+            "; ".join(problems[:4]) + ("; ..." if len(problems) > 4 else ""),
+            "build the module with the artifact's config, dtype and device",
+        )
+    return values
+
+
+def _misfits(given: GraphInput, tensor: Any, device: str) -> list[str]:
+    here = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.device.type)
+    want = (given.dtype, given.shape, device)
+    if here != want:
+        return [f"{given.source} is {here[0]} {list(here[1])} on {here[2]}, not {want[0]} {list(want[1])} on {want[2]}"]
+    if tuple(tensor.stride()) != given.stride and tensor.numel() > 1:
+        return [f"{given.source} has strides {list(tensor.stride())}, not {list(given.stride)}"]
+    return []
+
+
+def _forward(
+    pieces: LoadedPieces, stitched: Stitched, span: tuple[int, int], values: Mapping[str, Any]
+) -> Callable[..., Any]:
+    callables = {key: run for (key, r), run in pieces.callables.items() if r == span}
+    absent = [k for k in pieces.plan.unique_keys if k not in callables]
+    if absent:
+        raise CorruptError(
+            f"entry {pieces.manifest.key[:12]} has no payload for piece {absent[0][:12]}, range {span[0]}-{span[1]}",
+            "the manifest's plan and payloads do not agree",
+            "run `precast precompile --force`",
+        )
+    return bind(stitched, callables, values, _resolve_op)
+
+
+def _resolve_op(name: str, overload: str) -> Any:
+    import torch
+
+    namespace, _, op = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), op, None)
+    found = getattr(packet, overload, None)
+    if found is None:
+        raise IncompatibleError(
+            f"the splitting op `{name}.{overload}` is not registered",
+            "the artifact calls it between its pieces",
+            "import the module that registers it before loading",
+        )
+    return found
+
+
+def _dispatcher(plan: SplitPlan, forwards: Mapping[tuple[int, int], Callable[..., Any]]) -> Callable[..., Any]:
+    """Check the arguments, which compiled code does not, and choose the compile range by the token count."""
+    wanted = [next(i for i in plan.inputs if i.kind == "argument" and i.source == a) for a in plan.arguments]
+    names = [i.source for i in wanted]
+    dtypes = [_dtype(i.dtype) for i in wanted]
+    ranks = [len(i.shape) for i in wanted]
+    choose = _chooser(forwards)
+    position, dim = (names.index(plan.token_input[0]), plan.token_input[1]) if plan.token_input else (0, None)
+
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        given = args if len(args) == len(names) else _in_order(names, args, kwargs)
+        for name, tensor, dtype, rank in zip(names, given, dtypes, ranks, strict=True):
+            if tensor.dtype is not dtype or tensor.dim() != rank:
+                raise TypeError(f"`{name}` must be a {dtype} tensor of {rank} dims, not {tensor.dtype} of {tensor.dim()}")
+        return choose(given[position].shape[dim] if dim is not None else 1)(*given)
+
+    return dispatch
+
+
+def _chooser(forwards: Mapping[tuple[int, int], Callable[..., Any]]) -> Callable[[int], Callable[..., Any]]:
+    """Return the choice by token count: a single size wins over a range (vllm-behaviour.md step 5)."""
+    singles = {low: f for (low, high), f in forwards.items() if low == high}
+    spans = sorted(span for span in forwards if span[0] != span[1])
+    ends = [high for _, high in spans]
+    by_span = [forwards[span] for span in spans]
+
+    def choose(tokens: int) -> Callable[..., Any]:
+        found = singles.get(tokens)
+        if found is not None:
+            return found
+        at = bisect.bisect_left(ends, tokens)
+        if at == len(ends) or tokens < spans[at][0]:
+            raise ValueError(f"{tokens} tokens are outside the compile ranges {sorted(forwards)}")
+        return by_span[at]
+
+    return choose
+
+
+def _in_order(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    rest = names[len(args) :]
+    if len(args) > len(names) or set(kwargs) != set(rest):
+        raise TypeError(f"the compiled forward takes {', '.join(names)}; got {len(args)} positional and {sorted(kwargs)}")
+    return [*args, *(kwargs[n] for n in rest)]
+
+
+def _dtype(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name)

@@ -1,0 +1,49 @@
+"""What a payload kind is: how a piece becomes bytes, and how checked bytes become a callable."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from precast.aot.target import Target
+from precast.splitter.stitch import PieceCallable
+
+__all__ = ["BuildJob", "PayloadKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildJob:
+    """One unique piece for one compile range.
+
+    Attributes:
+        program: The piece as a `torch.export.ExportedProgram`.
+        target: What the code must run on.
+        options: Inductor options that the user gave, by dotted name.
+        folder: A private folder for the build.
+    """
+
+    program: Any
+    target: Target
+    options: Mapping[str, Any]
+    folder: Path
+
+
+class PayloadKind(Protocol):
+    """One way to store a compiled piece."""
+
+    name: str
+
+    def options(self, target: Target) -> Mapping[str, Any]:
+        """Return the Inductor options that this kind sets; they are part of the key."""
+
+    def build(self, job: BuildJob) -> bytes:
+        """Compile a piece. Imports the compiler."""
+
+    def load(self, data: bytes, folder: Path, name: str) -> PieceCallable:
+        """Make a callable of bytes whose digest, stamps and trust have been checked.
+
+        Args:
+            data: What `build` returned.
+            folder: A private folder that lives as long as the load.
+            name: A file name for the payload, unique in the folder.
+        """

@@ -1,0 +1,51 @@
+"""The `inductor` payload: Inductor's bundled artifact. It is quickest to build, and needs no C++ toolchain on CUDA.
+
+On a CPU its load runs the C++ compiler, so it is meant for CUDA, where the Triton bundle travels inside.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precast.aot.payloads.base import BuildJob
+from precast.aot.target import Target
+from precast.splitter.stitch import PieceCallable
+
+__all__ = ["InductorPayload"]
+
+
+class InductorPayload:
+    """Builds and loads Inductor's standalone artifacts."""
+
+    name = "inductor"
+
+    def options(self, target: Target) -> Mapping[str, Any]:
+        """Return options under which the load compiles nothing and the build times nothing (cross-compile.md)."""
+        options: dict[str, Any] = {
+            "max_autotune": False,
+            "max_autotune_pointwise": False,
+            "coordinate_descent_tuning": False,
+            "shape_padding": False,
+        }
+        if target.device == "cuda":
+            options |= {
+                "bundle_triton_into_fx_graph_cache": True,
+                "use_static_triton_launcher": True,
+                "strict_static_triton_launcher": True,
+                "dynamic_scale_rblock": False,  # its extra config is made after the bundle is saved
+                "triton.autotune_at_compile_time": False,
+                "triton.autotune_pointwise": False,
+            }
+        return options
+
+    def build(self, job: BuildJob) -> bytes:
+        """Compile a piece into a bundled artifact."""
+        from precast.aot.torch_seams.inductor import build_artifact
+
+        return build_artifact(job.program, {**self.options(job.target), **job.options})
+
+    def load(self, data: bytes, folder: Path, name: str) -> PieceCallable:
+        """Deserialise the artifact; Inductor writes its source into its own cache folder."""
+        from precast.aot.torch_seams.inductor import load_artifact
+
+        return load_artifact(data)

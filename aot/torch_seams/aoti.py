@@ -1,0 +1,69 @@
+"""Seams to AOTInductor: build a package for a target, load one with neither Dynamo nor Inductor.
+
+Tried on torch 2.11.0 and 2.13.0.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+__all__ = ["build_package", "load_package", "package_needs"]
+
+
+def build_package(program: Any, path: Path, options: Mapping[str, Any], march: str | None) -> None:
+    """Compile an exported program into a `.pt2` package (`torch._inductor.aoti_compile_and_package`).
+
+    Args:
+        program: A `torch.export.ExportedProgram`.
+        path: Where the package goes; its folder must exist.
+        options: Inductor options by dotted name.
+        march: The instruction set for the C++ compiler, or None for this machine's own.
+    """
+    import torch._inductor
+
+    with _compiler_flags(march, hidden=(path.parent, Path(torch.__file__).parent)), torch.no_grad():
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=dict(options))
+
+
+def load_package(path: Path, device_index: int = -1) -> Callable[[list[Any]], Sequence[Any]]:
+    """Load a package; the callable takes a list of tensors, empties it, and returns a list of tensors.
+
+    The C++ loader is used directly: `torch._inductor.aoti_load_package` imports Inductor and Dynamo. It runs single-threaded,
+    because the other way records events that a CUDA graph capture does not allow (aoti-cuda.md).
+    """
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, device_index)
+    run: Callable[[list[Any]], Sequence[Any]] = loader.boxed_run
+    return run
+
+
+def package_needs(path: Path) -> dict[str, str]:
+    """Return the metadata that a package carries about its device and instruction set; needs no GPU."""
+    metadata = torch._C._aoti.AOTIModelPackageLoader.load_metadata_from_package(str(path), "model")
+    return {str(k): str(v) for k, v in metadata.items()}
+
+
+@contextmanager
+def _compiler_flags(march: str | None, hidden: tuple[Path, ...]) -> Iterator[None]:
+    """Fix the instruction set, and keep this machine's folders out of the library (`cpp_builder._get_optimization_cflags`).
+
+    torch 2.13 has `config.cpp.march`, 2.11 has not; the function behind it is the same in both.
+    """
+    from torch._inductor import cpp_builder
+
+    real = cpp_builder._get_optimization_cflags
+    if list(inspect.signature(real).parameters)[:2] != ["cpp_compiler", "min_optimize"]:
+        raise NotImplementedError(f"torch {torch.__version__} has another cpp_builder._get_optimization_cflags")
+    maps = [f"ffile-prefix-map={folder}=." for folder in hidden]
+
+    def flags(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
+        cflags, ldflags = real(*args, **kwargs)
+        kept = [f for f in cflags if not (march and f.startswith(("march=", "mtune=")))]
+        return [*kept, *([f"march={march}"] if march else []), *maps], ldflags
+
+    with mock.patch.object(cpp_builder, "_get_optimization_cflags", flags):
+        yield

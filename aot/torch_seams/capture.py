@@ -1,0 +1,124 @@
+"""Seams to Dynamo: capture one graph, name the sources of its inputs, mark dynamic dims, read its errors.
+
+Tried on torch 2.11.0 and 2.13.0.
+"""
+
+import dis
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+__all__ = ["Capture", "CaptureFailure", "capture_graph", "mark_dynamic_dim", "placeholder_source", "stores_outside"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What Dynamo captured.
+
+    Attributes:
+        graph_module: The graph, with parameters and buffers lifted to placeholders.
+        traced_files: File of each code object that was inlined, torch's own included.
+        bytecode: The code that Dynamo made around the graph.
+        rebuild: `rebuild(outputs, *args)` runs that code with the given graph outputs and returns forward's result.
+    """
+
+    graph_module: fx.GraphModule
+    traced_files: frozenset[str]
+    bytecode: CodeType
+    rebuild: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureFailure(Exception):
+    """Dynamo could not make one graph.
+
+    Attributes:
+        reason: First line of Dynamo's message.
+        location: `file.py:12` of the model's line, or empty.
+        line: Text of that line, or empty.
+        kind: Name of Dynamo's exception type.
+    """
+
+    reason: str
+    location: str
+    line: str
+    kind: str
+
+
+def mark_dynamic_dim(tensor: Tensor, dim: int, shape_id: str) -> None:
+    """Mark a dim as unbacked; equal shape ids become one symbol (`torch._dynamo.decorators.mark_unbacked`)."""
+    from torch._dynamo.decorators import mark_unbacked
+
+    mark_unbacked(tensor, dim, shape_id=shape_id)
+
+
+def capture_graph(module: nn.Module, args: tuple[Tensor, ...]) -> Capture:
+    """Capture `module(*args)` as one graph (`torch._dynamo.convert_frame.fullgraph_capture`).
+
+    Raises:
+        CaptureFailure: The model graph-breaks, or uses something that Dynamo or a fake tensor does not support.
+    """
+    from torch._dynamo import convert_frame
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._dynamo.utils import get_metrics_context
+
+    torch._dynamo.reset()
+    try:
+        with torch.no_grad(), get_metrics_context():
+            captured = convert_frame.fullgraph_capture(module, args, {})
+    except (TorchDynamoException, RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
+        raise _failure(error) from error
+    if captured.backend_input is None:
+        raise CaptureFailure("forward computes nothing with tensors", "", "", "EmptyGraph")
+    output = captured.graph_capture_output
+
+    def rebuild(outputs: Sequence[Any], *inputs: Any) -> Any:
+        return captured.forward_callable(compiled_fn=lambda *_: tuple(outputs))(*inputs)
+
+    files = frozenset(code.co_filename for code in output.traced_code)
+    return Capture(captured.backend_input.graph_module, files, output.bytecode, rebuild)
+
+
+def placeholder_source(node: fx.Node) -> str:
+    """Return Dynamo's name of a placeholder's source, such as `L['self']._modules['norm']._parameters['weight']`."""
+    source = getattr(node, "_dynamo_source", None)
+    name = getattr(source, "name", None)
+    return str(name() if callable(name) else name)  # a method up to 2.11, a property later
+
+
+def stores_outside(code: CodeType) -> tuple[str, ...]:
+    """Name the attributes and globals that forward itself assigns; the graph alone would lose them."""
+    stores = {"STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_SUBSCR"}
+    found = (str(i.argval) if i.argval is not None else "an item" for i in dis.get_instructions(code) if i.opname in stores)
+    return tuple(dict.fromkeys(found))
+
+
+def _failure(error: BaseException) -> CaptureFailure:
+    frame = _user_frame(error)
+    location = f"{frame.filename}:{frame.lineno}" if frame else ""
+    line = (frame.line or "").strip() if frame else ""
+    return CaptureFailure(_first_line(str(error)), location, line, type(error).__name__)
+
+
+def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Return the innermost frame of the model's code; Dynamo keeps it as `real_stack`, or only in the message."""
+    stack = getattr(error, "real_stack", None)
+    if stack:
+        return list(stack)[-1]
+    match = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.+)', str(error))
+    if not match:
+        return None
+    path, number, name, text = match[-1]
+    return traceback.FrameSummary(path, int(number), name, line=text)
+
+
+def _first_line(text: str) -> str:
+    lines = [x.strip() for x in text.splitlines() if x.strip()]
+    explanation = [x.removeprefix("Explanation:").strip() for x in lines if x.startswith("Explanation:")]
+    return (explanation or lines or ["no message"])[0]

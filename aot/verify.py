@@ -1,0 +1,359 @@
+"""Verify an entry in this process: files, stamps, load, numbers, each level only when the one before it passed.
+
+`load` and the runs after it are watched from outside the library: no Dynamo frame, no Inductor or Triton compile and no
+compiler process may be seen. What the eager model itself compiles (the Triton kernels of its own ops) is counted apart.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precast.aot.load import LoadedPieces, bind_module, load_pieces
+from precast.aot.progress import Progress, Silent
+from precast.aot.reference import ModelReference, parse_reference
+from precast.aot.request import compile_input
+from precast.aot.settings import Settings, resolve_settings
+from precast.aot.sources import Degradation, EntrySource, MegaSource, StoreSource, open_source
+from precast.aot.spec import Json, ModelSpec
+from precast.aot.stamps import mismatches, require_compatible
+from precast.aot.torch_seams.watch import CompileWatch
+from precast.cache.lookup import lookup
+from precast.cache.manifest import Manifest
+from precast.cache.requests import remembered
+from precast.cache.root import resolve_root
+from precast.cache.store import Store
+from precast.errors import CorruptError, ExitCode, NoEntryError, PrecastError, UnknownModelError, UsageError, VerifyError
+
+if TYPE_CHECKING:
+    from precast.aot.numerics import Comparison
+
+__all__ = ["LEVELS", "Stage", "VerifyReport", "verify"]
+
+LEVELS = ("files", "env", "load", "numerics")
+_HEAVY = ("torch._dynamo", "torch._inductor", "sympy", "triton")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One level of a verify.
+
+    Attributes:
+        name: The level.
+        status: `ok`, `failed`, `degraded` or `skipped`.
+        seconds: Wall time.
+        summary: One line for people.
+        facts: The same for machines.
+    """
+
+    name: str
+    status: str
+    seconds: float
+    summary: str
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The outcome.
+
+    Attributes:
+        key: The entry's key.
+        level: The highest level that ran.
+        stages: What was checked, in order.
+        problems: Every failure.
+    """
+
+    key: str
+    level: str
+    stages: tuple[Stage, ...]
+    problems: tuple[PrecastError, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether everything that was asked for passed."""
+        return not self.problems and all(s.status in ("ok", "skipped") for s in self.stages)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Return the exit code of the first problem; a degraded load is a partial success."""
+        if self.problems:
+            return self.problems[0].exit_code
+        return ExitCode.OK if self.ok else ExitCode.PARTIAL
+
+
+def verify(
+    what: str | os.PathLike[str],
+    *,
+    overrides: Mapping[str, Json] | None = None,
+    settings: Settings | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    level: str = "auto",
+    strict: bool = True,
+    token_counts: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Verify one entry.
+
+    Args:
+        what: A key or prefix, a mega file, or MODEL; a key finds its model again when it can be found.
+        overrides: Values for the model's config, with MODEL.
+        settings: Settings, with MODEL.
+        cache_dir: The cache root.
+        level: `files`, `env`, `load`, `numerics`, or `auto` for the highest possible.
+        strict: Fail for a missing or damaged object; else its copy in the mega file is used and reported.
+        token_counts: Token counts to compare at; 1, 2, a prime, a power of two and the largest by default.
+        progress: Is told what goes on.
+
+    Raises:
+        NoEntryError: There is no such entry; nothing is ever compiled from here.
+        UsageError: An unknown level.
+    """
+    if level not in (*LEVELS, "auto"):
+        raise UsageError(f"unknown level `{level}`", f"levels: {', '.join(LEVELS)}, auto", "choose one of these")
+    store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)
+    subject = _find(os.fspath(what), dict(overrides or {}), settings, store)
+    with store.hold(subject.key):
+        return _Verify(subject, store, strict, token_counts, progress or Silent()).run(level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is verified, and how to get its spec; `spec` is None when the model is not at hand."""
+
+    what: str
+    key: str
+    manifest: Manifest
+    spec: Callable[[], ModelSpec] | None
+
+
+def _find(what: str, overrides: Mapping[str, Json], settings: Settings | None, store: Store) -> _Subject:
+    try:
+        source = open_source(what, store)
+    except NoEntryError as error:
+        return _find_model(what, overrides, settings, store, error)
+    manifest = source.manifest
+    return _Subject(what, manifest.key, manifest, _known_model(manifest, store))
+
+
+def _find_model(
+    what: str, overrides: Mapping[str, Json], settings: Settings | None, store: Store, absent: NoEntryError
+) -> _Subject:
+    """Look up the entry of MODEL; nothing is imported or traced for it."""
+    try:
+        reference = parse_reference(what)
+    except UnknownModelError as error:
+        raise (absent if _looks_like_key(what) else error) from error
+    settings = settings if settings is not None and settings.target != "auto" else resolve_settings({}, os.environ)
+    from precast.aot.precompile import search_path
+
+    request = compile_input(reference.identity, overrides, settings).request
+    found = lookup(store, request, search_path(reference))
+    if found.hit is None:
+        reasons = dict.fromkeys(f"{r.code} {r.factor}".strip() for r in found.reasons)
+        raise NoEntryError(f"no entry fits `{what}`", "; ".join(reasons), f"run `precast precompile {what}`")
+    return _Subject(found.hit.key, found.hit.key, found.hit, lambda: reference.spec(overrides))
+
+
+def _looks_like_key(text: str) -> bool:
+    return all(c in "0123456789abcdefABCDEF" for c in text)
+
+
+def _known_model(manifest: Manifest, store: Store) -> Callable[[], ModelSpec] | None:
+    """Return how to build the model of an entry: as it was named when it was compiled here, if it is still there."""
+    hint = _hint(store, manifest.key)
+    name = str(hint.get("reference") or manifest.model.reference)
+    folder = str(hint.get("folder") or "")
+    overrides = hint.get("overrides")
+    try:
+        reference = parse_reference(_located(name, folder))
+    except PrecastError:
+        return None
+    return lambda: reference.spec(overrides if isinstance(overrides, dict) else {})
+
+
+def _hint(store: Store, key: str) -> Mapping[str, Json]:
+    """Return how an entry's model was named when it was compiled on this machine, or nothing."""
+    for file in sorted(store.layout.requests.glob("*.json")):
+        for item in remembered(store, file.stem):
+            if item.key == key:
+                return item.hint
+    return {}
+
+
+def _located(name: str, folder: str) -> str:
+    if not folder:
+        return name
+    return str(Path(folder) / name) if ".py:" in name else folder
+
+
+class _Verify:
+    """Runs the levels and keeps what each found."""
+
+    def __init__(
+        self, subject: _Subject, store: Store, strict: bool, token_counts: Sequence[int] | None, progress: Progress
+    ) -> None:
+        self.subject = subject
+        self.store = store
+        self.strict = strict
+        self.token_counts = token_counts
+        self.progress = progress
+        self.stages: list[Stage] = []
+        self.problems: list[PrecastError] = []
+        self.degraded: list[Degradation] = []
+        self.watch = CompileWatch()
+
+    def run(self, level: str) -> VerifyReport:
+        wanted = LEVELS if level == "auto" else LEVELS[: LEVELS.index(level) + 1]
+        steps = {"files": self._files, "env": self._env}
+        for name in wanted[:2]:
+            self._step(name, steps[name])
+        if len(wanted) > 2 and not self.problems:
+            with self.watch:
+                self._loaded_levels(wanted[2:], required=level == "numerics")
+        ran = [s.name for s in self.stages if s.status != "skipped"]
+        self.store.touch(self.subject.key)
+        return VerifyReport(self.subject.key, ran[-1], tuple(self.stages), tuple(self.problems))
+
+    def _loaded_levels(self, names: Sequence[str], *, required: bool) -> None:
+        loaded: list[LoadedPieces] = []
+        self._step("load", lambda: self._load(loaded))
+        if "numerics" not in names or self.problems:
+            return
+        if self.subject.spec is None:
+            why = "the model is not at hand; give MODEL to compare numbers"
+            self.stages.append(Stage("numerics", "skipped", 0.0, why))
+            if required:
+                self.problems.append(UsageError("numbers cannot be compared", why, "run `precast verify MODEL`"))
+            return
+        self._step("numerics", lambda: self._numerics(loaded[0]))
+
+    def _step(self, name: str, check: Callable[[], tuple[str, dict[str, Json], str]]) -> None:
+        self.progress.start(name, 0)
+        started = time.perf_counter()
+        try:
+            summary, facts, status = check()
+        except PrecastError as error:
+            self.problems.append(error)
+            summary, facts, status = str(error), {}, "failed"
+        self.stages.append(Stage(name, status, time.perf_counter() - started, summary, facts))
+        self.progress.finish(name)
+
+    def _files(self) -> tuple[str, dict[str, Json], str]:
+        source = open_source(self.subject.what, self.store, strict=self.strict)
+        count = len({p.object for p in source.manifest.payloads})
+        if isinstance(source, MegaSource):
+            for record in source.manifest.payloads:
+                source.payload(record)
+            return f"{count} payloads match", {"payloads": count}, "ok"
+        damages = [f"{d.member}: {d.reason}" for d in self.store.check(self.subject.key)]
+        facts: dict[str, Json] = {"objects": count, "damaged": list(damages)}
+        if damages and self.strict:
+            raise CorruptError(
+                f"entry {self.subject.key[:12]} is damaged", "; ".join(damages),
+                "run `precast precompile` again: it rebuilds this entry", entry=self.subject.key,
+            )  # fmt: skip
+        return ("; ".join(damages), facts, "degraded") if damages else (f"{count} objects match", facts, "ok")
+
+    def _env(self) -> tuple[str, dict[str, Json], str]:
+        differing = mismatches(self.subject.manifest, os.environ)
+        require_compatible(self.subject.manifest, os.environ)
+        stamps = {k: v for wanted in self.subject.manifest.stamps.values() for k, v in wanted.items()}
+        return " · ".join(f"{k} {v}" for k, v in stamps.items()), {"stamps": dict(stamps), "differing": len(differing)}, "ok"
+
+    def _load(self, loaded: list[LoadedPieces]) -> tuple[str, dict[str, Json], str]:
+        import torch  # noqa: F401 - its import is not part of the load
+
+        source = self._source()
+        started = time.perf_counter()
+        with self.watch.section("load"):
+            loaded.append(load_pieces(source))
+        seconds = time.perf_counter() - started
+        counts = self._require_zero("load")
+        imported = [m for m in _HEAVY if m in sys.modules]
+        summary = f"{len(loaded[0].callables)} payloads in {seconds * 1000:.0f} ms · {_zeros(counts)}"
+        facts: dict[str, Json] = {"load_seconds": round(seconds, 6), "imported": list(imported), **counts}
+        if self.degraded:
+            facts["degraded"] = [[d.payload, d.reason] for d in self.degraded]
+            return f"degraded: {len(self.degraded)} payloads came from the mega file · {summary}", facts, "degraded"
+        return summary, facts, "ok"
+
+    def _source(self) -> EntrySource:
+        return open_source(self.subject.what, self.store, strict=self.strict, on_degraded=self.degraded.append)
+
+    def _numerics(self, loaded: LoadedPieces) -> tuple[str, dict[str, Json], str]:
+        from precast.aot.numerics import build_real, choose_token_counts
+
+        assert self.subject.spec is not None  # noqa: S101 - the caller has looked
+        spec = self.subject.spec()
+        with self.watch.section("eager"):
+            module = build_real(spec, str(self.subject.manifest.target["device"]))
+        run = bind_module(loaded, module)
+        counts = tuple(self.token_counts or choose_token_counts(loaded.ranges))
+        self.progress.start("compare", len(counts))
+        results = list(self._compare_all(spec, module, run, counts))
+        self.progress.finish("compare")
+        return self._judge(results)
+
+    def _compare_all(
+        self, spec: ModelSpec, module: Any, run: Callable[..., Any], counts: Sequence[int]
+    ) -> "Iterator[Comparison]":
+        from precast.aot.numerics import compare
+
+        def eager(*inputs: Any) -> Any:
+            with self.watch.section("eager"):
+                return module(*inputs)
+
+        for tokens in counts:
+            started = time.perf_counter()
+            with self.watch.section("run"):
+                result = compare(spec, module, run, tokens, eager)
+            self.progress.advance("compare", f"{tokens} tokens", time.perf_counter() - started, 0)
+            yield result
+
+    def _judge(self, results: "Sequence[Comparison]") -> tuple[str, dict[str, Json], str]:
+        counts = self._require_zero("run")
+        own = self.watch.counts("eager")
+        worst = max(results, key=lambda r: r.error / (r.limit or 1))
+        bad = [r for r in results if not r.ok]
+        if bad:
+            raise VerifyError(
+                f"the numbers are wrong at {', '.join(str(r.tokens) for r in bad)} tokens",
+                bad[0].problem or f"largest relative error of a row {bad[0].error:.2e}, limit {bad[0].limit:.0e}",
+                "run `precast precompile --force`, and report the model if it stays wrong",
+                entry=self.subject.key,
+            )
+        tokens = ", ".join(str(r.tokens) for r in results)
+        facts: dict[str, Json] = {
+            "tokens": [r.tokens for r in results],
+            "max_abs": max(r.max_abs for r in results),
+            "max_relative_error": worst.error,
+            "limit": worst.limit,
+            **counts,
+            "eager_model": dict(own),
+        }
+        summary = f"{tokens} tokens · largest relative error {worst.error:.1e} (limit {worst.limit:.0e}) · {_zeros(counts)}"
+        if any(own.values()):
+            summary += f" · the model's own ops, apart: {_zeros(own)}"
+        return summary, facts, "ok"
+
+    def _require_zero(self, section: str) -> dict[str, Json]:
+        counts = self.watch.counts(section)
+        if self.watch.missing:
+            raise VerifyError(
+                "this torch cannot be watched", f"it lacks {', '.join(self.watch.missing)}", "use a version of torch that precast knows"
+            )
+        if any(counts.values()):
+            seen = [d for d in self.watch.details if d.startswith(f"{section}:")]
+            raise VerifyError(
+                f"something was traced or compiled: {_zeros(counts)}", "; ".join(seen[:4]), "run `precast precompile --force`",
+                entry=self.subject.key,
+            )  # fmt: skip
+        return dict(counts)
+
+
+def _zeros(counts: Mapping[str, Any]) -> str:
+    return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items())

@@ -1,0 +1,96 @@
+"""One compile process: reads a job folder, writes the payload beside it. Run as `python -m precast.aot.worker FOLDER`.
+
+A process compiles one piece and ends. Inductor numbers what it compiles in a process, so this makes a payload independent of
+what was compiled before it, and a crash of the compiler costs one piece and has a name.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["JOB", "PAYLOAD", "PROGRAM", "RESULT", "JobFile", "main"]
+
+JOB = "job.json"
+PROGRAM = "program.pt2"
+PAYLOAD = "payload.bin"
+RESULT = "result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """What the parent asks of a compile process.
+
+    Attributes:
+        kind: Payload kind.
+        device: Target's device.
+        arch: Target's architecture.
+        options: Inductor options by dotted name.
+        modules: Modules that register custom ops; imported before the program is read.
+        paths: Folders to put first on the module search path, for models given as a file.
+    """
+
+    kind: str
+    device: str
+    arch: str
+    options: Mapping[str, Any]
+    modules: tuple[str, ...]
+    paths: tuple[str, ...]
+
+    def write(self, folder: Path) -> None:
+        """Write the job into its folder."""
+        (folder / JOB).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def main(argv: list[str]) -> int:
+    """Compile the job in folder `argv[0]`.
+
+    Returns:
+        0, or 1 with the error in the result file.
+    """
+    folder = Path(argv[0])
+    started = time.perf_counter()
+    try:
+        payload = _compile(folder, JobFile(**json.loads((folder / JOB).read_text(encoding="utf-8"))))
+    except Exception as error:  # noqa: BLE001 - the parent turns any failure into one error with the piece's name
+        _report(folder, {"error": _cause(error), "kind": type(error).__name__, "trace": traceback.format_exc()})
+        return 1
+    (folder / PAYLOAD).write_bytes(payload)
+    _report(folder, {"seconds": time.perf_counter() - started})
+    return 0
+
+
+def _compile(folder: Path, job: JobFile) -> bytes:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    sys.path[:0] = job.paths
+
+    from precast.aot.payloads import BuildJob, payload_kind
+    from precast.aot.target import Target
+    from precast.aot.torch_seams.export import program_from
+
+    for name in job.modules:
+        importlib.import_module(name)
+    program = program_from((folder / PROGRAM).read_bytes())
+    target = Target(job.device, job.arch)
+    return payload_kind(job.kind).build(BuildJob(program, target, job.options, folder))
+
+
+def _cause(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _report(folder: Path, result: Mapping[str, Any]) -> None:
+    (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
