@@ -1,7 +1,8 @@
 """Code factors: every source file that took part in building and tracing a model, by module name and content.
 
-The set is the factory's module and what it refers to, module by module, and each file whose functions were traced. torch
-and Triton count as distributions, precast's own sources as compiler factors, the standard library by Python's version.
+The set is the factory's module and what it refers to, module by module, and each file whose functions were traced.
+torch and Triton count as distributions, precast's own sources as compiler factors, the standard library by Python's
+version.
 """
 
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+from precast.cache.canonical import Json
 from precast.cache.factors import Factor
 from precast.cache.sources import distribution_content, hash_source
 from precast.errors import CompileError
@@ -32,7 +34,8 @@ def own_sources() -> tuple[Factor, ...]:
     root = Path(precast.__file__).parent
     files = sorted({p for pattern in _OWN for p in root.glob(pattern)})
     return tuple(
-        Factor("compiler", "precast." + ".".join(p.relative_to(root).with_suffix("").parts), hash_source(p)) for p in files
+        Factor("compiler", "precast." + ".".join(p.relative_to(root).with_suffix("").parts), hash_source(p))
+        for p in files
     )
 
 
@@ -56,7 +59,7 @@ def code_factors(roots: Iterable[str], traced_files: Iterable[Path]) -> tuple[Fa
     for name in sorted(_foreign_packages(modules)):
         content = distribution_content(name)
         if content is not None:
-            value = {"version": content.version, "digest": content.digest}
+            value: dict[str, Json] = {"version": content.version, "digest": content.digest}
             found[f"distribution:{content.name}"] = Factor("code", f"distribution:{content.name}", value)
     return tuple(found.values())
 

@@ -14,12 +14,14 @@ __all__ = ["DEFAULT_LEVEL", "LEVELS", "RULES", "Rule"]
 DEFAULT_LEVEL = 2
 
 # O3 equals O2, as in the system that these levels come from.
-LEVELS: Mapping[int, Mapping[str, Any]] = MappingProxyType({
-    0: MappingProxyType({"compile": False, "cudagraph_mode": "NONE"}),
-    1: MappingProxyType({"compile": True, "cudagraph_mode": "PIECEWISE"}),
-    2: MappingProxyType({"compile": True, "cudagraph_mode": "FULL_AND_PIECEWISE"}),
-    3: MappingProxyType({"compile": True, "cudagraph_mode": "FULL_AND_PIECEWISE"}),
-})
+LEVELS: Mapping[int, Mapping[str, Any]] = MappingProxyType(
+    {
+        0: MappingProxyType({"compile": False, "cudagraph_mode": "NONE"}),
+        1: MappingProxyType({"compile": True, "cudagraph_mode": "PIECEWISE"}),
+        2: MappingProxyType({"compile": True, "cudagraph_mode": "FULL_AND_PIECEWISE"}),
+        3: MappingProxyType({"compile": True, "cudagraph_mode": "FULL_AND_PIECEWISE"}),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,11 @@ def _piecewise_without_split(value: Any, values: Mapping[str, Any]) -> Any:
 
 # In order of effect; a later rule sees what an earlier one made.
 RULES: tuple[Rule, ...] = (
-    Rule("payload", _payload, "aoti loads with no compiler on a CPU; inductor is the default on CUDA until aoti is built there"),
+    Rule(
+        "payload",
+        _payload,
+        "aoti loads with no compiler on a CPU; inductor is the default on CUDA until aoti is built there",
+    ),
     Rule("cudagraph_mode", _graphs_on_cpu, "a CPU has no CUDA graphs"),
     Rule("cudagraph_mode", _piecewise_without_compile, "piecewise graphs need compiled pieces"),
     Rule("cudagraph_mode", _piecewise_without_split, "with no splitting ops the whole graph is one piece"),

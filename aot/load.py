@@ -1,7 +1,7 @@
 """Load an artifact: check it, load its payloads, bind the module's state, return a callable.
 
-Nothing here compiles, and for `aoti` payloads nothing here imports Dynamo, Inductor, sympy or Triton. Digests and stamps are
-checked before a torch loader sees a byte.
+Nothing here compiles, and for `aoti` payloads nothing here imports Dynamo, Inductor, sympy or Triton. Digests and
+stamps are checked before a torch loader sees a byte.
 """
 
 import bisect
@@ -59,9 +59,7 @@ class CompiledModel:
 
     __slots__ = ("_dispatch", "degraded", "manifest")
 
-    def __init__(
-        self, manifest: Manifest, dispatch: Callable[..., Any], degraded: Sequence[Degradation] = ()
-    ) -> None:
+    def __init__(self, manifest: Manifest, dispatch: Callable[..., Any], degraded: Sequence[Degradation] = ()) -> None:
         self.manifest = manifest
         self.degraded = tuple(degraded)
         self._dispatch = dispatch
@@ -72,7 +70,11 @@ class CompiledModel:
 
 
 def load(
-    source: str | os.PathLike[str], module: "nn.Module", *, cache_dir: str | os.PathLike[str] | None = None, strict: bool = True
+    source: str | os.PathLike[str],
+    module: "nn.Module",
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    strict: bool = True,
 ) -> CompiledModel:
     """Load an artifact for a module.
 
@@ -224,7 +226,9 @@ def _dispatcher(plan: SplitPlan, forwards: Mapping[tuple[int, int], Callable[...
         given = args if len(args) == len(names) else _in_order(names, args, kwargs)
         for name, tensor, dtype, rank in zip(names, given, dtypes, ranks, strict=True):
             if tensor.dtype is not dtype or tensor.dim() != rank:
-                raise TypeError(f"`{name}` must be a {dtype} tensor of {rank} dims, not {tensor.dtype} of {tensor.dim()}")
+                raise TypeError(
+                    f"`{name}` must be a {dtype} tensor of {rank} dims, not {tensor.dtype} of {tensor.dim()}"
+                )
         return choose(given[position].shape[dim] if dim is not None else 1)(*given)
 
     return dispatch
@@ -252,7 +256,9 @@ def _chooser(forwards: Mapping[tuple[int, int], Callable[..., Any]]) -> Callable
 def _in_order(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     rest = names[len(args) :]
     if len(args) > len(names) or set(kwargs) != set(rest):
-        raise TypeError(f"the compiled forward takes {', '.join(names)}; got {len(args)} positional and {sorted(kwargs)}")
+        raise TypeError(
+            f"the compiled forward takes {', '.join(names)}; got {len(args)} positional and {sorted(kwargs)}"
+        )
     return [*args, *(kwargs[n] for n in rest)]
 
 

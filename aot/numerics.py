@@ -1,7 +1,7 @@
 """Compare a loaded callable with the eager model, row by row.
 
-The error of a row is its distance from eager relative to eager's own norm, so that one wrong row among thousands shows. The
-bounds are those of the dtype: compiled code rounds at other places than eager does.
+The error of a row is its distance from eager relative to eager's own norm, so that one wrong row among thousands
+shows. The bounds are those of the dtype: compiled code rounds at other places than eager does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +16,14 @@ from precast.aot.spec import ModelSpec
 
 __all__ = ["TOLERANCE", "Comparison", "build_real", "choose_token_counts", "compare"]
 
-TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType({
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 6e-2,
-})
+TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
+    {
+        torch.float64: 1e-9,
+        torch.float32: 1e-4,
+        torch.float16: 1e-2,
+        torch.bfloat16: 6e-2,
+    }
+)
 _PRIME, _POWER = 97, 256
 
 
@@ -92,12 +94,16 @@ def _judge(tokens: int, expected: list[Tensor], found: list[Tensor]) -> Comparis
     limit = max((TOLERANCE.get(e.dtype, 0.0) for e in expected), default=0.0)
     shapes = [tuple(e.shape) for e in expected], [tuple(f.shape) for f in found]
     if shapes[0] != shapes[1]:
-        return Comparison(tokens, float("inf"), float("inf"), limit, f"shapes differ: eager {shapes[0]}, compiled {shapes[1]}")
+        return Comparison(
+            tokens, float("inf"), float("inf"), limit, f"shapes differ: eager {shapes[0]}, compiled {shapes[1]}"
+        )
     if not all(bool(torch.isfinite(e).all()) for e in expected if e.is_floating_point()):
         return Comparison(tokens, 0.0, 0.0, limit, "eager itself returns numbers that are not finite")
     errors = [_row_error(e, f) for e, f in zip(expected, found, strict=True)]
-    gaps = [float((e.double() - f.double()).abs().max()) if e.numel() else 0.0 for e, f in zip(expected, found, strict=True)]
-    problem = "compiled code returns numbers that are not finite" if any(x != x for x in errors) else ""  # noqa: PLR0124
+    gaps = [
+        float((e.double() - f.double()).abs().max()) if e.numel() else 0.0 for e, f in zip(expected, found, strict=True)
+    ]
+    problem = "compiled code returns numbers that are not finite" if any(x != x for x in errors) else ""
     return Comparison(tokens, max(errors, default=0.0), max(gaps, default=0.0), limit, problem)
 
 

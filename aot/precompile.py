@@ -27,7 +27,6 @@ from precast.cache.store import Store
 from precast.errors import UsageError
 
 if TYPE_CHECKING:
-    from precast.aot.compile import Compiled
     from precast.splitter.split import Split
 
 __all__ = ["PrecompileResult", "precompile", "search_path"]
@@ -97,7 +96,11 @@ def precompile(
         PrecastError: See `precast.errors`; nothing half-written is left.
     """
     started = time.perf_counter()
-    settings = settings if settings is not None and settings.target != "auto" else resolve_settings(_given(settings), os.environ)
+    settings = (
+        settings
+        if settings is not None and settings.target != "auto"
+        else resolve_settings(_given(settings), os.environ)
+    )
     if not settings.compile:
         raise UsageError("optimization level 0 compiles nothing", "-O0 runs the model eagerly", "use -O1 or higher")
     reference = model if isinstance(model, ModelSpec) else parse_reference(model)
@@ -249,7 +252,9 @@ class _Precompile:
             next_command=f"precast verify {manifest.key[:12]}",
         )
 
-    def _result(self, status: str, key: str, name: str, factors: tuple[Factor, ...], split: "Split") -> PrecompileResult:
+    def _result(
+        self, status: str, key: str, name: str, factors: tuple[Factor, ...], split: "Split"
+    ) -> PrecompileResult:
         return PrecompileResult(
             status=status,
             key=key,
@@ -293,8 +298,14 @@ def _identity(reference: ModelReference | ModelSpec) -> Mapping[str, Json]:
     if isinstance(reference, ModelReference):
         return reference.identity
     inputs: list[Json] = [[i.name, i.dtype, list(i.shape)] for i in reference.inputs]
-    return {"kind": "spec", "name": reference.name, "config": dict(reference.config), "inputs": inputs,
-            "splitting_ops": list(reference.splitting_ops), "build": getattr(reference.build, "__qualname__", "")}  # fmt: skip
+    return {
+        "kind": "spec",
+        "name": reference.name,
+        "config": dict(reference.config),
+        "inputs": inputs,
+        "splitting_ops": list(reference.splitting_ops),
+        "build": getattr(reference.build, "__qualname__", ""),
+    }
 
 
 def _given(settings: Settings | None) -> dict[str, Any]:
@@ -310,4 +321,3 @@ def _version() -> str:
     from precast import __version__
 
     return __version__
-

@@ -135,7 +135,9 @@ def _file(path: Path, factory: str) -> ModelReference:
     if not path.is_file():
         raise UnknownModelError(f"there is no file `{path}`", f"MODEL was `{path}:{factory}`", _FORMS)
     if not path.stem.isidentifier():
-        raise UnknownModelError(f"`{path.name}` cannot be imported", "its name is no Python identifier", "rename the file")
+        raise UnknownModelError(
+            f"`{path.name}` cannot be imported", "its name is no Python identifier", "rename the file"
+        )
     return ModelReference("file", f"{path.name}:{factory}", path.stem, factory, path.resolve().parent)
 
 

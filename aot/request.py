@@ -41,7 +41,10 @@ class CompileInput:
 
 
 def compile_input(
-    identity: Mapping[str, Json], overrides: Mapping[str, Json], settings: Settings, environ: Mapping[str, str] | None = None
+    identity: Mapping[str, Json],
+    overrides: Mapping[str, Json],
+    settings: Settings,
+    environ: Mapping[str, str] | None = None,
 ) -> CompileInput:
     """Form the request of a compile without importing torch.
 

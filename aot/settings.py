@@ -1,7 +1,7 @@
 """Settings: one frozen value for each choice, and the record of where it came from and what lowered it.
 
-Order: flag, environment, file, level, default. Only what changes generated code goes into the key; every field is either in
-`KEY_FIELDS` or in `EXCLUDED` with a reason, and a test holds that.
+Order: flag, environment, file, level, default. Only what changes generated code goes into the key; every field is
+either in `KEY_FIELDS` or in `EXCLUDED` with a reason, and a test holds that.
 """
 
 import dataclasses
@@ -22,16 +22,25 @@ _PAYLOADS = ("auto", "aoti", "inductor")
 _TARGETS = ("auto", "cpu", "cuda")
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
-KEY_FIELDS = ("payload", "max_num_batched_tokens", "compile_range_endpoints", "compile_sizes", "splitting_ops", "inductor_config")
+KEY_FIELDS = (
+    "payload",
+    "max_num_batched_tokens",
+    "compile_range_endpoints",
+    "compile_sizes",
+    "splitting_ops",
+    "inductor_config",
+)
 
-EXCLUDED: Mapping[str, str] = MappingProxyType({
-    "optimization_level": "what the level decides is in the key, the level itself is not",
-    "compile": "without it there is no entry",
-    "cudagraph_mode": "graphs are captured from the same code whatever the mode",
-    "target": "the target's own description is a compiler factor",
-    "jobs": "how many processes compile does not change what they make",
-    "record": "where a value came from does not change it",
-})
+EXCLUDED: Mapping[str, str] = MappingProxyType(
+    {
+        "optimization_level": "what the level decides is in the key, the level itself is not",
+        "compile": "without it there is no entry",
+        "cudagraph_mode": "graphs are captured from the same code whatever the mode",
+        "target": "the target's own description is a compiler factor",
+        "jobs": "how many processes compile does not change what they make",
+        "record": "where a value came from does not change it",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,11 @@ def resolve_settings(
         ConfigValueError: A value of the wrong type or out of range.
     """
     found: dict[str, tuple[Any, str]] = {}
-    for origin, values in (("file", file or {}), ("environment", _from_environment(environ or {})), ("flag", flags or {})):
+    for origin, values in (
+        ("file", file or {}),
+        ("environment", _from_environment(environ or {})),
+        ("flag", flags or {}),
+    ):
         for name, value in values.items():
             _require_known(name, origin)
             found[name] = (_parse(name, value), origin)

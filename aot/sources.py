@@ -32,7 +32,9 @@ class Degradation:
 class EntrySource(Protocol):
     """A manifest and the payloads that it names."""
 
-    manifest: Manifest
+    @property
+    def manifest(self) -> Manifest:
+        """The entry's manifest."""
 
     def payload(self, record: PayloadRecord) -> bytes:
         """Return the raw bytes of a payload, their digest checked."""

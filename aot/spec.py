@@ -7,14 +7,14 @@ can run on. Tracing, splitting and loading work on specs alone.
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
+
+from precast.cache.canonical import Json
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["Json", "ModelSpec", "TensorInput"]
-
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 
 
 @dataclass(frozen=True, slots=True)

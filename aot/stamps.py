@@ -7,10 +7,10 @@ import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 
 from precast.aot.target import Target, detect_target, isa_runs_on
 from precast.cache.manifest import Manifest
-from precast.cache.sources import distribution_content
 from precast.errors import IncompatibleError, NoGpuError, OptimizedModeError
 
 __all__ = ["Mismatch", "mismatches", "payload_stamps", "require_compatible"]
@@ -104,5 +104,7 @@ def _node_target(device: str, environ: Mapping[str, str]) -> Target:
 
 
 def _version(name: str) -> str:
-    content = distribution_content(name)
-    return content.version if content is not None else "absent"
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "absent"

@@ -1,7 +1,7 @@
 """The target: what the compiled code runs on. Found without importing torch, so that a lookup stays fast.
 
-A CPU target is an x86-64 level or `aarch64`, not the very processor, so that twin machines share entries. A CUDA target is
-an architecture such as `sm_90`.
+A CPU target is an x86-64 level or `aarch64`, not the very processor, so that twin machines share entries. A CUDA
+target is an architecture such as `sm_90`.
 """
 
 import ctypes
@@ -98,7 +98,9 @@ def require_compilable(isa: str) -> None:
         IncompatibleError: The processor has no AVX2.
     """
     if isa == ISA_LEVELS[0]:
-        raise IncompatibleError("this processor has no AVX2", "Inductor vectorises for AVX2 and AVX-512", "build elsewhere")
+        raise IncompatibleError(
+            "this processor has no AVX2", "Inductor vectorises for AVX2 and AVX-512", "build elsewhere"
+        )
 
 
 def _read(path: str) -> str:

@@ -1,7 +1,7 @@
 """The one trace: a spec becomes a graph with a symbolic token count, its inputs named by what they are at load.
 
-Guards are dropped; what they assumed about constants is in the graph, and so in the key. The structure of forward's result
-is found by running Dynamo's own bytecode on marked outputs, so nothing about it is guessed.
+Guards are dropped; what they assumed about constants is in the graph, and so in the key. The structure of forward's
+result is found by running Dynamo's own bytecode on marked outputs, so nothing about it is guessed.
 """
 
 import re
@@ -15,8 +15,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from precast.aot.spec import ModelSpec, TensorInput
-from precast.aot.torch_seams.capture import Capture, CaptureFailure, capture_graph, mark_dynamic_dim
-from precast.aot.torch_seams.capture import placeholder_source, stores_outside
+from precast.aot.torch_seams.capture import (
+    Capture,
+    CaptureError,
+    capture_graph,
+    mark_dynamic_dim,
+    placeholder_source,
+    stores_outside,
+)
 from precast.aot.torch_seams.parameters import parameters_diverted
 from precast.errors import ConfigValueError, FactoryError, GraphBreakError, PrecastError, UnsupportedOpError
 from precast.splitter.plan import GraphInput, Template
@@ -85,7 +91,7 @@ def trace(spec: ModelSpec, module: nn.Module, device: str) -> TracedGraph:
     args = tuple(_example(given, device) for given in spec.inputs)
     try:
         captured = capture_graph(module, args)
-    except CaptureFailure as failure:
+    except CaptureError as failure:
         raise _trace_error(failure) from failure
     _refuse_side_effects(captured)
     inputs = _inputs(captured.graph_module, spec, module)
@@ -99,7 +105,7 @@ def _example(given: TensorInput, device: str) -> Tensor:
     names = {s for s in given.shape if isinstance(s, str)}
     if names - {TOKENS}:
         raise ConfigValueError(
-            f"input `{given.name}` has the dynamic dim `{sorted(names - {TOKENS})[0]}`",
+            f"input `{given.name}` has the dynamic dim `{min(names - {TOKENS})}`",
             f"`{TOKENS}` is the one dynamic dim that compile ranges know",
             f"make the size a number, or name it `{TOKENS}`",
         )
@@ -111,7 +117,7 @@ def _example(given: TensorInput, device: str) -> Tensor:
     return tensor
 
 
-def _trace_error(failure: CaptureFailure) -> PrecastError:
+def _trace_error(failure: CaptureError) -> PrecastError:
     where = f"at {failure.location}: `{failure.line}`" if failure.location else "Dynamo names no line"
     if "fake" in failure.reason.lower() or "meta" in failure.reason.lower():
         return UnsupportedOpError(
@@ -231,7 +237,9 @@ def _result(
 def _template(value: Any, names: Mapping[int, str]) -> Template:
     if isinstance(value, Tensor):
         if id(value) not in names:
-            raise UnsupportedOpError("forward returns a tensor that the graph does not make", "", "compute it in forward")
+            raise UnsupportedOpError(
+                "forward returns a tensor that the graph does not make", "", "compute it in forward"
+            )
         return {"$ref": names[id(value)]}
     if type(value) is tuple:
         return {"$tuple": [_template(v, names) for v in value]}

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from precast.aot.load import LoadedPieces, bind_module, load_pieces
 from precast.aot.progress import Progress, Silent
-from precast.aot.reference import ModelReference, parse_reference
+from precast.aot.reference import parse_reference
 from precast.aot.request import compile_input
 from precast.aot.settings import Settings, resolve_settings
-from precast.aot.sources import Degradation, EntrySource, MegaSource, StoreSource, open_source
+from precast.aot.sources import Degradation, EntrySource, MegaSource, open_source
 from precast.aot.spec import Json, ModelSpec
 from precast.aot.stamps import mismatches, require_compatible
 from precast.aot.torch_seams.watch import CompileWatch
@@ -26,7 +26,15 @@ from precast.cache.manifest import Manifest
 from precast.cache.requests import remembered
 from precast.cache.root import resolve_root
 from precast.cache.store import Store
-from precast.errors import CorruptError, ExitCode, NoEntryError, PrecastError, UnknownModelError, UsageError, VerifyError
+from precast.errors import (
+    CorruptError,
+    ExitCode,
+    NoEntryError,
+    PrecastError,
+    UnknownModelError,
+    UsageError,
+    VerifyError,
+)
 
 if TYPE_CHECKING:
     from precast.aot.numerics import Comparison
@@ -262,7 +270,11 @@ class _Verify:
         differing = mismatches(self.subject.manifest, os.environ)
         require_compatible(self.subject.manifest, os.environ)
         stamps = {k: v for wanted in self.subject.manifest.stamps.values() for k, v in wanted.items()}
-        return " · ".join(f"{k} {v}" for k, v in stamps.items()), {"stamps": dict(stamps), "differing": len(differing)}, "ok"
+        return (
+            " · ".join(f"{k} {v}" for k, v in stamps.items()),
+            {"stamps": dict(stamps), "differing": len(differing)},
+            "ok",
+        )
 
     def _load(self, loaded: list[LoadedPieces]) -> tuple[str, dict[str, Json], str]:
         import torch  # noqa: F401 - its import is not part of the load
@@ -287,7 +299,7 @@ class _Verify:
     def _numerics(self, loaded: LoadedPieces) -> tuple[str, dict[str, Json], str]:
         from precast.aot.numerics import build_real, choose_token_counts
 
-        assert self.subject.spec is not None  # noqa: S101 - the caller has looked
+        assert self.subject.spec is not None
         spec = self.subject.spec()
         with self.watch.section("eager"):
             module = build_real(spec, str(self.subject.manifest.target["device"]))
@@ -335,7 +347,9 @@ class _Verify:
             **counts,
             "eager_model": dict(own),
         }
-        summary = f"{tokens} tokens · largest relative error {worst.error:.1e} (limit {worst.limit:.0e}) · {_zeros(counts)}"
+        summary = (
+            f"{tokens} tokens · largest relative error {worst.error:.1e} (limit {worst.limit:.0e}) · {_zeros(counts)}"
+        )
         if any(own.values()):
             summary += f" · the model's own ops, apart: {_zeros(own)}"
         return summary, facts, "ok"
@@ -344,14 +358,18 @@ class _Verify:
         counts = self.watch.counts(section)
         if self.watch.missing:
             raise VerifyError(
-                "this torch cannot be watched", f"it lacks {', '.join(self.watch.missing)}", "use a version of torch that precast knows"
+                "this torch cannot be watched",
+                f"it lacks {', '.join(self.watch.missing)}",
+                "use a version of torch that precast knows",
             )
         if any(counts.values()):
             seen = [d for d in self.watch.details if d.startswith(f"{section}:")]
             raise VerifyError(
-                f"something was traced or compiled: {_zeros(counts)}", "; ".join(seen[:4]), "run `precast precompile --force`",
+                f"something was traced or compiled: {_zeros(counts)}",
+                "; ".join(seen[:4]),
+                "run `precast precompile --force`",
                 entry=self.subject.key,
-            )  # fmt: skip
+            )
         return dict(counts)
 
 

@@ -1,7 +1,7 @@
 """One compile process: reads a job folder, writes the payload beside it. Run as `python -m precast.aot.worker FOLDER`.
 
-A process compiles one piece and ends. Inductor numbers what it compiles in a process, so this makes a payload independent of
-what was compiled before it, and a crash of the compiler costs one piece and has a name.
+A process compiles one piece and ends. Inductor numbers what it compiles in a process, so this makes a payload
+independent of what was compiled before it, and a crash of the compiler costs one piece and has a name.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Cut a traced graph at its splitting ops, recognise equal pieces, and stitch them together again.
 
-`plan` and `stitch` need no torch, so that loading an artifact imports neither `torch.fx` nor the compiler; `split` works
-on graphs and is imported only where a model is compiled.
+`plan` and `stitch` need no torch, so that loading an artifact imports neither `torch.fx` nor the compiler; `split`
+works on graphs and is imported only where a model is compiled.
 """
 
 from precast.splitter.plan import CallOp, Compute, GraphInput, RunPiece, SplitPlan, Step, Template, references

@@ -1,8 +1,8 @@
 """Make a Dynamo graph fit for splitting: no run-time assertions, no `torch.Size` values, nothing dead that is pure.
 
 `fx`'s own dead-code elimination drops in-place method calls on a Dynamo graph and so breaks models silently; only nodes
-that this module knows to be pure are dropped here. The rule for sizes is the seed's `_decompose_size_nodes`, extended to
-keyword arguments and nested containers.
+that this module knows to be pure are dropped here. The rule for sizes is the seed's `_decompose_size_nodes`, extended
+to keyword arguments and nested containers.
 """
 
 import operator
@@ -16,13 +16,15 @@ from precast.splitter.nodes import example, is_getitem, op_name, target_name
 
 __all__ = ["clean"]
 
-_ASSERTIONS = frozenset({
-    "aten::_assert_async",
-    "aten::_assert_scalar",
-    "aten::_assert_tensor_metadata",
-    "aten::sym_constrain_range",
-    "aten::sym_constrain_range_for_size",
-})
+_ASSERTIONS = frozenset(
+    {
+        "aten::_assert_async",
+        "aten::_assert_scalar",
+        "aten::_assert_tensor_metadata",
+        "aten::sym_constrain_range",
+        "aten::sym_constrain_range_for_size",
+    }
+)
 _ASSERTION_FUNCTIONS = frozenset({"torch._check", "torch._check_is_size", "torch._C._log_api_usage_once"})
 _PURE = frozenset({
     operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge, operator.gt, operator.le, operator.lt,

@@ -65,7 +65,7 @@ def is_getitem(node: fx.Node) -> bool:
 def is_allocation(node: fx.Node) -> bool:
     """Tell whether a node only allocates memory (the seed's empty-only pieces, step 4)."""
     if node.op == "call_method":
-        return node.target == "new_empty"
+        return bool(node.target == "new_empty")
     if node.op != "call_function":
         return False
     name = op_name(node)

@@ -86,7 +86,11 @@ def _merge_allocations(
             continue
         tensors = [n for n in nodes if not is_size_like(n)]
         alone = len(tensors) == 1 and is_allocation(tensors[0])
-        if alone and previous is not None and all(_known(i, home, previous, nodes) for n in nodes for i in n.all_input_nodes):
+        if (
+            alone
+            and previous is not None
+            and all(_known(i, home, previous, nodes) for n in nodes for i in n.all_input_nodes)
+        ):
             groups[previous][1].extend(nodes)
             home.update(dict.fromkeys(nodes, previous))
             nodes.clear()

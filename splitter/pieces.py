@@ -103,7 +103,8 @@ class _Builder:
     def _after_placeholders(self) -> AbstractContextManager[Any]:
         if not self.inputs:
             return nullcontext()
-        return self.graph.inserting_after(self.env[self.inputs[-1]])
+        place: AbstractContextManager[Any] = self.graph.inserting_after(self.env[self.inputs[-1]])
+        return place
 
     def copy(self, node: fx.Node) -> fx.Node:
         """Copy one node with its arguments."""

@@ -24,7 +24,8 @@ class GraphInput:
 
     Attributes:
         name: The value's name in the plan.
-        kind: `argument` of forward, `state` of the module (parameter, buffer or attribute, by dotted path), `size` of an
+        kind: `argument` of forward, `state` of the module (parameter, buffer or attribute, by dotted path), `size` of
+        an
             argument, or a baked tensor `constant`.
         source: The argument's name, the dotted path, or the constant's name.
         dim: The dim of the argument for `size`, else None.
@@ -93,7 +94,8 @@ class SplitPlan:
         inputs: Values that exist before the first step.
         steps: What runs, in order.
         result: Template of what forward returns.
-        token_input: Name of the argument whose size is the token count, and the dim of it; None when nothing is dynamic.
+        token_input: Name of the argument whose size is the token count, and the dim of it; None when nothing is
+        dynamic.
     """
 
     arguments: tuple[str, ...]

@@ -100,9 +100,7 @@ def bind(
 
 def _op_names(plan: SplitPlan, ops: Mapping[str, str]) -> dict[tuple[str, str], str]:
     pairs = {(s.op, s.overload): ops[s.op] for s in plan.steps if isinstance(s, CallOp)}
-    return {
-        (op, ov): name if ov == "default" else f"{name}_{ov}" for (op, ov), name in sorted(pairs.items())
-    }
+    return {(op, ov): name if ov == "default" else f"{name}_{ov}" for (op, ov), name in sorted(pairs.items())}
 
 
 def _statement(step: Step, pieces: list[tuple[str, str]], ops: Mapping[tuple[str, str], str]) -> str:

@@ -1,7 +1,7 @@
 """The structural key: equal for pieces that compute the same thing, in every process and torch version.
 
-It covers each node's target and arguments by position, every baked constant, and the dtype, shape, stride and device type
-of the inputs, with symbols renumbered in order of appearance (torch-aot.md section 4).
+It covers each node's target and arguments by position, every baked constant, and the dtype, shape, stride and device
+type of the inputs, with symbols renumbered in order of appearance (torch-aot.md section 4).
 """
 
 import hashlib
@@ -75,7 +75,7 @@ def _form(value: Any, names: dict[fx.Node, str], symbols: _Symbols) -> str:
         case torch.SymInt():
             return symbols.name(value)
         case torch.device():
-            return value.type
+            return str(value.type)
         case None | bool() | int() | float() | complex() | str() | bytes():
             return f"{type(value).__name__}({value!r})"
         case torch.dtype() | torch.layout() | torch.memory_format():
@@ -92,7 +92,7 @@ def _form(value: Any, names: dict[fx.Node, str], symbols: _Symbols) -> str:
 def _other(value: Any) -> str:
     if value is Ellipsis:
         return "..."
-    if isinstance(value, torch.Size) or isinstance(value, Sequence):
+    if isinstance(value, (torch.Size, Sequence)):
         return str(tuple(value))
     raise UnsupportedOpError(
         f"the traced graph holds a {type(value).__name__} as a constant",

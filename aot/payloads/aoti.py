@@ -1,4 +1,4 @@
-"""The `aoti` payload: an AOTInductor package. It loads in milliseconds, with neither Dynamo, Inductor nor a compiler."""
+"""The `aoti` payload: an AOTInductor package, loaded in milliseconds without Dynamo, Inductor or a compiler."""
 
 import shutil
 import subprocess

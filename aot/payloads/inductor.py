@@ -44,7 +44,7 @@ class InductorPayload:
 
         return build_artifact(job.program, {**self.options(job.target), **job.options})
 
-    def load(self, data: bytes, folder: Path, name: str) -> PieceCallable:
+    def load(self, data: bytes, folder: Path, name: str) -> PieceCallable:  # noqa: ARG002 - the protocol's
         """Deserialise the artifact; Inductor writes its source into its own cache folder."""
         from precast.aot.torch_seams.inductor import load_artifact
 

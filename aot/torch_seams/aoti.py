@@ -33,8 +33,8 @@ def build_package(program: Any, path: Path, options: Mapping[str, Any], march: s
 def load_package(path: Path, device_index: int = -1) -> Callable[[list[Any]], Sequence[Any]]:
     """Load a package; the callable takes a list of tensors, empties it, and returns a list of tensors.
 
-    The C++ loader is used directly: `torch._inductor.aoti_load_package` imports Inductor and Dynamo. It runs single-threaded,
-    because the other way records events that a CUDA graph capture does not allow (aoti-cuda.md).
+    The C++ loader is used directly: `torch._inductor.aoti_load_package` imports Inductor and Dynamo. It runs
+    single-threaded, because the other way records events that a CUDA graph capture does not allow (aoti-cuda.md).
     """
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, device_index)
     run: Callable[[list[Any]], Sequence[Any]] = loader.boxed_run
@@ -49,7 +49,8 @@ def package_needs(path: Path) -> dict[str, str]:
 
 @contextmanager
 def _compiler_flags(march: str | None, hidden: tuple[Path, ...]) -> Iterator[None]:
-    """Fix the instruction set, and keep this machine's folders out of the library (`cpp_builder._get_optimization_cflags`).
+    """Fix the instruction set, and keep this machine's folders out of the library
+    (`cpp_builder._get_optimization_cflags`).
 
     torch 2.13 has `config.cpp.march`, 2.11 has not; the function behind it is the same in both.
     """

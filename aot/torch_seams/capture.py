@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-__all__ = ["Capture", "CaptureFailure", "capture_graph", "mark_dynamic_dim", "placeholder_source", "stores_outside"]
+__all__ = ["Capture", "CaptureError", "capture_graph", "mark_dynamic_dim", "placeholder_source", "stores_outside"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True)
-class CaptureFailure(Exception):
+class CaptureError(Exception):
     """Dynamo could not make one graph.
 
     Attributes:
@@ -62,7 +62,7 @@ def capture_graph(module: nn.Module, args: tuple[Tensor, ...]) -> Capture:
     """Capture `module(*args)` as one graph (`torch._dynamo.convert_frame.fullgraph_capture`).
 
     Raises:
-        CaptureFailure: The model graph-breaks, or uses something that Dynamo or a fake tensor does not support.
+        CaptureError: The model graph-breaks, or uses something that Dynamo or a fake tensor does not support.
     """
     from torch._dynamo import convert_frame
     from torch._dynamo.exc import TorchDynamoException
@@ -75,7 +75,7 @@ def capture_graph(module: nn.Module, args: tuple[Tensor, ...]) -> Capture:
     except (TorchDynamoException, RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
         raise _failure(error) from error
     if captured.backend_input is None:
-        raise CaptureFailure("forward computes nothing with tensors", "", "", "EmptyGraph")
+        raise CaptureError("forward computes nothing with tensors", "", "", "EmptyGraph")
     output = captured.graph_capture_output
 
     def rebuild(outputs: Sequence[Any], *inputs: Any) -> Any:
@@ -95,22 +95,25 @@ def placeholder_source(node: fx.Node) -> str:
 def stores_outside(code: CodeType) -> tuple[str, ...]:
     """Name the attributes and globals that forward itself assigns; the graph alone would lose them."""
     stores = {"STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_SUBSCR"}
-    found = (str(i.argval) if i.argval is not None else "an item" for i in dis.get_instructions(code) if i.opname in stores)
+    found = (
+        str(i.argval) if i.argval is not None else "an item" for i in dis.get_instructions(code) if i.opname in stores
+    )
     return tuple(dict.fromkeys(found))
 
 
-def _failure(error: BaseException) -> CaptureFailure:
+def _failure(error: BaseException) -> CaptureError:
     frame = _user_frame(error)
     location = f"{frame.filename}:{frame.lineno}" if frame else ""
     line = (frame.line or "").strip() if frame else ""
-    return CaptureFailure(_first_line(str(error)), location, line, type(error).__name__)
+    return CaptureError(_first_line(str(error)), location, line, type(error).__name__)
 
 
 def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
     """Return the innermost frame of the model's code; Dynamo keeps it as `real_stack`, or only in the message."""
     stack = getattr(error, "real_stack", None)
-    if stack:
-        return list(stack)[-1]
+    frames: list[traceback.FrameSummary] = list(stack or ())
+    if frames:
+        return frames[-1]
     match = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.+)', str(error))
     if not match:
         return None

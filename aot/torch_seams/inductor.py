@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 __all__ = ["build_artifact", "load_artifact"]
 
 _LOADING = threading.Lock()  # kernels with equal text share a process-wide table whose entries are taken out on use
@@ -40,8 +38,8 @@ def build_artifact(program: Any, options: Mapping[str, Any]) -> bytes:
 def load_artifact(data: bytes) -> Callable[[list[Any]], Sequence[Any]]:
     """Load a bundled artifact; the callable takes a list of tensors and returns a sequence of tensors.
 
-    Loading unpickles and executes the bytes: check digest, stamps and trust first. Loads run one at a time: in a thread pool
-    pieces take each other's kernels and compile in silence (aoti-cuda.md).
+    Loading unpickles and executes the bytes: check digest, stamps and trust first. Loads run one at a time: in a
+    thread pool pieces take each other's kernels and compile in silence (aoti-cuda.md).
     """
     import torch._functorch.config
     from torch._inductor.standalone_compile import AOTCompiledArtifact
@@ -73,4 +71,8 @@ def _without_traces_of_the_build(data: bytes) -> bytes:
 
 def _parts(bundle: Any) -> list[Any]:
     inner = [getattr(bundle, name, None) for name in ("compiled_fw", "compiled_bw")]
-    return [bundle, *[p for p in inner if p is not None], *[r for p in inner if (r := getattr(p, "result", None)) is not None]]
+    return [
+        bundle,
+        *[p for p in inner if p is not None],
+        *[r for p in inner if (r := getattr(p, "result", None)) is not None],
+    ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from torch import nn
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 __all__ = ["parameters_diverted"]
 
@@ -24,16 +24,10 @@ def parameters_diverted() -> Iterator[None]:
     register = nn.Module.register_parameter
 
     def diverted(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        if param is not None and not isinstance(param.data, _fake_type()):
+        if param is not None and not isinstance(param.data, FakeTensor):
             with mode:
                 param = nn.Parameter(mode.from_tensor(param.detach()), requires_grad=False)
         register(self, name, param)
 
     with mock.patch.object(nn.Module, "register_parameter", diverted):
         yield
-
-
-def _fake_type() -> type:
-    from torch._subclasses import FakeTensor
-
-    return FakeTensor

@@ -1,7 +1,8 @@
 """Count what a loaded artifact must not do: Dynamo frames, Inductor lowerings, Triton compiles, compiler processes.
 
-The functions that do the work are wrapped, and processes are seen by the interpreter's audit events. torch's own counters are
-not used: a pure load replays some of them, and none of them shows the C++ compiler (torch-aot.md section 6).
+The functions that do the work are wrapped, and processes are seen by the interpreter's audit events. torch's own
+counters are not used: a pure load replays some of them, and none of them shows the C++ compiler (torch-aot.md section
+6).
 
 Tried on torch 2.11.0 and 2.13.0, Triton 3.6 and later.
 """
@@ -13,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -22,12 +24,14 @@ __all__ = ["KINDS", "CompileWatch"]
 KINDS = ("dynamo_frames", "inductor_compiles", "triton_compiles", "cpp_builds", "compiler_processes")
 
 # Module -> (attribute path, what a call of it counts as). A name that is not there any more is told, never passed over.
-_POINTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType({
-    "torch._dynamo.convert_frame": (("_compile", "dynamo_frames"), ("fullgraph_capture", "dynamo_frames")),
-    "torch._inductor.graph": (("GraphLowering.run", "inductor_compiles"),),
-    "triton.compiler.compiler": (("compile", "triton_compiles"),),
-    "torch._inductor.cpp_builder": (("CppBuilder.build", "cpp_builds"),),
-})
+_POINTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
+    {
+        "torch._dynamo.convert_frame": (("_compile", "dynamo_frames"), ("fullgraph_capture", "dynamo_frames")),
+        "torch._inductor.graph": (("GraphLowering.run", "inductor_compiles"),),
+        "triton.compiler.compiler": (("compile", "triton_compiles"),),
+        "torch._inductor.cpp_builder": (("CppBuilder.build", "cpp_builds"),),
+    }
+)
 _COMPILERS = frozenset({
     "as", "c++", "cc", "cc1", "cc1plus", "cicc", "clang", "clang++", "collect2", "g++", "gcc", "ld", "nvcc", "ptxas",
 })  # fmt: skip
@@ -110,14 +114,13 @@ class CompileWatch:
 
     def _replace(self, holder: Any, name: str, real: Any, new: Any) -> None:
         """Put a counting function in place, also where the name was imported from there before."""
-        places = [(holder, name)]
+        places = [holder]
         if isinstance(holder, ModuleType):
-            for other in list(sys.modules.values()):
-                if other is not holder and getattr(other, "__dict__", {}).get(name) is real:
-                    places.append((other, name))
-        for place, attribute in places:
-            setattr(place, attribute, new)
-            self._undo.append(lambda p=place, a=attribute: setattr(p, a, real))
+            others = [m for m in list(sys.modules.values()) if m is not holder]
+            places += [m for m in others if getattr(m, "__dict__", {}).get(name) is real]
+        for place in places:
+            setattr(place, name, new)
+            self._undo.append(partial(setattr, place, name, real))
 
     def _audit(self, event: str, args: Sequence[Any]) -> None:
         if not self._active or event not in _EVENTS:
@@ -138,7 +141,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._busy: set[str] = set()
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname not in _POINTS or fullname in self._busy:
             return None

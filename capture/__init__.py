@@ -1,0 +1,5 @@
+"""CUDA graphs: modes, and later capture sizes, the wrapper, the manager and dispatch. Imports no other room."""
+
+from precast.capture.modes import CUDAGraphMode
+
+__all__ = ["CUDAGraphMode"]
