@@ -40,7 +40,7 @@ class PrecompileResult:
         status: `compiled`, `up_to_date`, or `planned` for a dry run that would compile.
         key: The entry's key.
         model: The model's name.
-        group_digests: Digest of each factor group.
+        factors_digests: Digest of each factor group.
         pieces: Compiled pieces of the graph.
         unique: Unique ones among them.
         ranges: Compile ranges.
@@ -57,7 +57,7 @@ class PrecompileResult:
     status: str
     key: str
     model: str
-    group_digests: Mapping[str, str]
+    factors_digests: Mapping[str, str]
     pieces: int
     unique: int
     ranges: tuple[tuple[int, int], ...]
@@ -238,7 +238,7 @@ class _Precompile:
             status=status,
             key=manifest.key,
             model=manifest.model.name,
-            group_digests=group_digests(manifest.factors),
+            factors_digests=group_digests(manifest.factors),
             pieces=len(plan.pieces),
             unique=len(plan.unique_keys),
             ranges=tuple(dict.fromkeys(p.range for p in manifest.payloads)),
@@ -259,7 +259,7 @@ class _Precompile:
             status=status,
             key=key,
             model=name,
-            group_digests=group_digests(factors),
+            factors_digests=group_digests(factors),
             pieces=len(split.plan.pieces),
             unique=len(split.pieces),
             ranges=self.settings.ranges(),

@@ -1,0 +1,60 @@
+"""The environment's part of the key: one factor for each variable that is set and may change generated code.
+
+Values lose the folders of absolute paths, so that the same compiler in another place is the same value.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from precast.cache.factors import Factor
+from precast.cache.variables import COUNTED, EXCLUDED, VariableRule, rule_for_variable
+
+__all__ = [
+    "COUNTED",
+    "EXCLUDED",
+    "VariableRule",
+    "environment_factors",
+    "portable_value",
+    "rule_for_variable",
+    "variable_factor",
+]
+
+# An absolute path begins a value, or follows a blank, a separator, or a compiler flag that takes one without
+# a blank.
+_FOLDERS = re.compile(r"(?P<before>^|[\s=:;,\"']|(?:^|\s)-(?:isystem|[ILBF]))/(?:[^\s:;,\"'/]*/)*")
+
+
+def environment_factors(environ: Mapping[str, str]) -> tuple[Factor, ...]:
+    """Return a factor for each variable that is set and counts, sorted by name.
+
+    Args:
+        environ: The environment, such as `os.environ`.
+    """
+    counted = (name for name in sorted(environ) if _counts(name))
+    return tuple(variable_factor(name, environ) for name in counted)
+
+
+def variable_factor(name: str, environ: Mapping[str, str]) -> Factor:
+    """Return the factor of one variable, set or not: its portable value, or None for its absence.
+
+    For variables that the model's own code reads; they count whatever the register says of them.
+    """
+    return Factor("env", name, portable_value(name, environ[name]) if name in environ else None)
+
+
+def portable_value(name: str, value: str) -> str:
+    """Return a variable's value without the folders of absolute paths.
+
+    Args:
+        name: The variable; `CC` and its like hold a command, of which every word is reduced to its last name.
+        value: Its value.
+    """
+    if name in ("CC", "CXX", "CUDACXX", "PYTORCH_NVCC"):
+        return " ".join(word if word.startswith("-") else PurePosixPath(word).name for word in value.split())
+    return _FOLDERS.sub(r"\g<before>", value)
+
+
+def _counts(name: str) -> bool:
+    row = rule_for_variable(name)
+    return row is not None and row[1]

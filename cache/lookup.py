@@ -1,0 +1,166 @@
+"""The quick lookup: from a request to an entry without tracing and without importing torch.
+
+A request names candidates that answered it before. A candidate is a hit if all that its key was made of is
+still the same: its source files, distributions and data files are hashed again where they lie now, and the
+variables that its model read are read again. Everything else is in the request's own digest.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from precast.cache.canonical import Json, digest
+from precast.cache.environment import variable_factor
+from precast.cache.factors import Factor, group_digests
+from precast.cache.manifest import SCHEMA, TOO_NEW, Manifest
+from precast.cache.requests import candidates
+from precast.cache.sources import distribution_content, hash_source, locate_data, locate_source
+from precast.cache.store import Store
+from precast.errors import CorruptError, FormatError, NoEntryError, StoreAccessError
+
+__all__ = ["Lookup", "MissReason", "Request", "lookup"]
+
+_REQUEST_SCHEMA = "precast.request/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is known before tracing.
+
+    Attributes:
+        factors: Factors of any group, in any order; what names the model belongs to them.
+    """
+
+    factors: tuple[Factor, ...]
+
+    @property
+    def digest(self) -> str:
+        """The request's own digest, under which candidates are remembered.
+
+        Raises:
+            ValueError: A factor is not registered or is given twice.
+        """
+        return digest({"schema": _REQUEST_SCHEMA, "groups": group_digests(self.factors)})
+
+
+@dataclass(frozen=True, slots=True)
+class MissReason:
+    """Why a candidate is no hit, or why there is none.
+
+    Attributes:
+        code: `no_entry_for_model`, `factor_changed`, `artifact_missing`, `corrupt`, `format_too_old` or
+            `format_too_new`.
+        entry: The candidate's key, or empty.
+        factor: The changed factor's label, or the missing or damaged member.
+        a: What the entry holds.
+        b: What is there now; None where nothing is.
+    """
+
+    code: str
+    entry: str = ""
+    factor: str = ""
+    a: Json = None
+    b: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The answer to a request.
+
+    Attributes:
+        hit: The entry's manifest, or None.
+        reasons: For a miss, everything that speaks against each candidate.
+    """
+
+    hit: Manifest | None
+    reasons: tuple[MissReason, ...]
+
+
+def lookup(
+    store: Store, request: Request, search_path: Sequence[str], environ: Mapping[str, str] | None = None
+) -> Lookup:
+    """Find the entry that answers a request, or say why there is none.
+
+    Files of the entry are only seen to exist with the right size; their digests are checked when they are
+    read.
+
+    Args:
+        store: The store; nothing in it is written.
+        request: What is known before tracing.
+        search_path: Folders in which source files are looked for, as in `sys.path`.
+        environ: The environment; None means `os.environ`.
+    """
+    environ = os.environ if environ is None else environ
+    reasons: list[MissReason] = []
+    for key in candidates(store, request.digest):
+        try:
+            manifest = store.manifest(key)
+        except (NoEntryError, StoreAccessError) as error:
+            reasons.append(MissReason("artifact_missing", key, "manifest.json", b=error.why))
+            continue
+        except CorruptError as error:
+            reasons.append(_unusable(key, error))
+            continue
+        against = [*_changes(manifest, request, search_path, environ), *_missing(store, manifest)]
+        if not against:
+            return Lookup(manifest, ())
+        reasons += against
+    return Lookup(None, tuple(reasons) or (MissReason("no_entry_for_model"),))
+
+
+def _unusable(key: str, error: CorruptError) -> MissReason:
+    if not isinstance(error, FormatError):
+        return MissReason("corrupt", key, "manifest.json", b=error.why)
+    code = "format_too_new" if error.what == TOO_NEW else "format_too_old"
+    return MissReason(code, key, "manifest.json", b=SCHEMA)
+
+
+def _missing(store: Store, manifest: Manifest) -> Iterator[MissReason]:
+    for member in store.absent(manifest):
+        yield MissReason("artifact_missing", manifest.key, member)
+
+
+def _changes(
+    manifest: Manifest, request: Request, search_path: Sequence[str], environ: Mapping[str, str]
+) -> Iterator[MissReason]:
+    """Compare each factor of an entry with what it is now; those that only tracing can tell are left out."""
+    asked = {factor.label: factor.value for factor in request.factors}
+    for factor in manifest.factors:
+        if factor.label in asked:
+            now = asked[factor.label]
+        elif factor.group == "env":
+            now = variable_factor(factor.name, environ).value
+        elif factor.group == "code":
+            now = _code_now(factor, search_path)
+        else:
+            continue
+        if digest(now) != digest(factor.value):
+            yield MissReason("factor_changed", manifest.key, factor.label, factor.value, now)
+
+
+def _code_now(factor: Factor, search_path: Sequence[str]) -> Json:
+    kind, _, name = factor.name.partition(":")
+    reader = _READERS.get(kind)
+    return None if reader is None else reader(name, search_path)
+
+
+def _module_now(name: str, search_path: Sequence[str]) -> Json:
+    path = locate_source(name, search_path)
+    return None if path is None else hash_source(path)
+
+
+def _data_now(name: str, search_path: Sequence[str]) -> Json:
+    path = locate_data(name, search_path)
+    return None if path is None else hash_source(path)
+
+
+def _distribution_now(name: str, search_path: Sequence[str]) -> Json:
+    content = distribution_content(name, search_path)
+    return None if content is None else {"version": content.version, "digest": content.digest}
+
+
+_READERS: Mapping[str, Callable[[str, Sequence[str]], Json]] = {
+    "module": _module_now,
+    "data": _data_now,
+    "distribution": _distribution_now,
+}

@@ -1,0 +1,52 @@
+"""`precast verify`: prove that an entry is sound, fits this node, loads and computes the right numbers."""
+
+from typing import Annotated
+
+import typer
+
+from precast.cli.command import command, with_options
+from precast.cli.compile_flags import CompileFlags
+from precast.cli.options import Level, integers
+from precast.cli.session import Session
+from precast.errors import ExitCode
+
+__all__ = ["verify"]
+
+
+@command("precast.verify/1")
+@with_options(CompileFlags)
+def verify(
+    session: Session,
+    flags: CompileFlags,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[KEY|MODEL|FILE.mega]", help="What to verify; the only entry if left out"),
+    ] = None,
+    level: Annotated[Level, typer.Option("--level", help="How far to go")] = Level.AUTO,
+    sizes: Annotated[str | None, typer.Option("--sizes", metavar="LIST", help="Token counts to run")] = None,
+    strict: Annotated[bool, typer.Option("--strict/--no-strict", help="Fail for a missing piece")] = True,
+) -> ExitCode:
+    """Prove that an entry is sound, fits this node, loads with nothing compiled and computes rightly."""
+    from precast.cli.selection import only_entry
+    from precast.cli.verify_view import show_verify, verify_data
+
+    settings, overrides = session.settings(flags), flags.model_overrides()
+    token_counts = integers("--sizes", sizes)
+    root = session.root()
+    wanted = what or only_entry(root.path)
+    with session.working() as progress:
+        from precast.aot.verify import verify as verify_entry
+
+        report = verify_entry(
+            wanted,
+            overrides=overrides,
+            settings=settings,
+            cache_dir=root.path,
+            level=level.value,
+            strict=strict,
+            token_counts=token_counts,
+            progress=progress,
+        )
+    show_verify(session.out, report)
+    session.out.result(verify_data(report), [report.key] if report.ok else [])
+    return report.exit_code

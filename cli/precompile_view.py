@@ -1,0 +1,103 @@
+"""How `precast precompile` answers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precast.cache.canonical import Json
+from precast.cache.records import PayloadRecord
+from precast.cache.sizes import format_size
+from precast.cli.output import Output
+from precast.cli.terminal import TIMES
+from precast.cli.wording import counted, joined, range_text, short
+
+if TYPE_CHECKING:
+    from precast.aot.precompile import PrecompileResult
+
+__all__ = ["payload_data", "precompile_data", "show_precompile"]
+
+
+def precompile_data(result: "PrecompileResult") -> dict[str, Json]:
+    """Give the `data` object of a precompile answer."""
+    return {
+        "status": result.status,
+        "key": result.key,
+        "model": result.model,
+        "factor_digests": dict(result.group_digests),
+        "pieces": result.pieces,
+        "unique": result.unique,
+        "ranges": [list(ends) for ends in result.ranges],
+        "splitting_ops": dict(result.splitting_ops),
+        "payloads": [payload_data(payload) for payload in result.payloads],
+        "mega_bytes": result.mega_bytes,
+        "stored_bytes": result.stored_bytes,
+        "seconds": result.seconds,
+        "saved_seconds": result.saved_seconds,
+        "root": str(result.root),
+        "next_command": result.next_command,
+    }
+
+
+def payload_data(payload: PayloadRecord) -> dict[str, Json]:
+    """Give one payload as data, times in seconds and sizes in bytes."""
+    return {
+        "name": payload.name,
+        "kind": payload.kind,
+        "object": payload.object,
+        "bytes": payload.bytes,
+        "stored_bytes": payload.stored_bytes,
+        "seconds": payload.seconds,
+        "range": list(payload.range),
+        "used_by": payload.used_by,
+    }
+
+
+def payload_text(payload: PayloadRecord) -> str:
+    """Word one payload for people."""
+    name = payload.name.partition(":")[0]
+    shared = f"{TIMES}{payload.used_by}" if payload.used_by > 1 else ""
+    made = f"{payload.seconds:.1f} s   {format_size(payload.bytes)}"
+    return f"{name:16} {shared:5} range {range_text(payload.range):8}  {made}"
+
+
+def show_precompile(out: Output, result: "PrecompileResult", output: Path | None) -> None:
+    """Show the answer to people."""
+    if result.status == "up_to_date":
+        saves = f"saves about {result.saved_seconds:.1f} s" if result.saved_seconds else ""
+        out.status("up to date", f"{short(result.key)}  {joined([result.model, saves])}   ({result.seconds:.1f} s)")
+    else:
+        _show_work(out, result)
+    if output and result.status != "planned":
+        out.pairs([("copied", str(output))])
+    if result.next_command and result.status != "up_to_date":
+        out.pairs([("next", result.next_command)])
+
+
+def _show_work(out: Output, result: "PrecompileResult") -> None:
+    planned = result.status == "planned"
+    digests = joined([f"{group} {short(digest, 4)}" for group, digest in result.group_digests.items()])
+    out.pairs([("key", f"{short(result.key)}  ({digests})"), ("plan", _plan(result))])
+    if planned:
+        out.pairs([("dry run", f"{result.model} would be compiled; nothing was changed")])
+        return
+    total = len(result.payloads)
+    out.pairs(
+        (f"piece {number}/{total}", payload_text(payload)) for number, payload in enumerate(result.payloads, start=1)
+    )
+    out.pairs(
+        [
+            ("mega", f"one artifact, {format_size(result.mega_bytes)}"),
+            ("stored", f"{result.root}   {format_size(result.stored_bytes)}   {result.seconds:.1f} s"),
+        ]
+    )
+
+
+def _plan(result: "PrecompileResult") -> str:
+    ranges = ", ".join(range_text(ends) for ends in result.ranges)
+    cuts = ", ".join(f"{op} {TIMES}{count}" for op, count in result.splitting_ops.items())
+    return joined(
+        [
+            f"{counted(result.pieces, 'piece')} → {result.unique} distinct",
+            f"{counted(len(result.ranges), 'range')} {ranges}",
+            f"cut at {cuts}" if cuts else "no splitting ops",
+        ]
+    )

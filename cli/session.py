@@ -1,0 +1,172 @@
+"""What every command runs in: shared options applied, configuration merged, progress ready to show."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from precast.cli.compile_flags import CompileFlags
+from precast.cli.config import Config, load_config
+from precast.cli.options import ProgressChoice, Shared
+from precast.cli.output import Format, Output
+from precast.cli.terminal import ColorChoice
+from precast.errors import UsageError
+
+if TYPE_CHECKING:
+    from precast.aot.progress import Progress
+    from precast.aot.settings import Settings
+    from precast.cache.root import RootChoice
+
+__all__ = ["Invocation", "Session", "open_session"]
+
+_LOGGER = "precast"
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What the process gives to a command before any option is read."""
+
+    out: Output
+    environ: Mapping[str, str]
+    cwd: Path | None
+    interactive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a command works with.
+
+    Attributes:
+        out: The one sink.
+        config: The merged configuration.
+        environ: The environment.
+        flags: The shared options as given.
+        interactive: Whether a person can be asked.
+    """
+
+    out: Output
+    config: Config
+    environ: Mapping[str, str]
+    flags: Shared
+    interactive: bool
+
+    def root(self) -> "RootChoice":
+        """Find the folder of the store and where that choice came from."""
+        from precast.cache.root import resolve_root
+
+        configured = self.config.values["cache_dir"]
+        from_file = str(configured.value) if configured.origin in ("project", "user") else None
+        return resolve_root(self.flags.cache_dir, self.environ, from_file)
+
+    def settings(self, flags: CompileFlags) -> "Settings":
+        """Resolve the compile settings from flags, environment and files.
+
+        Raises:
+            ConfigValueError: If a value is not allowed.
+        """
+        from precast.aot.settings import resolve_settings
+
+        return resolve_settings(flags.settings(), self.environ, self.config.settings)
+
+    def require_consent(self, command: str, *, yes: bool) -> None:
+        """Refuse to change anything where nobody can be asked and `--yes` was not given.
+
+        Raises:
+            UsageError: If so, even where there is nothing to change, so that scripts fail early.
+        """
+        if not (yes or self.interactive):
+            raise UsageError(
+                f"precast {command} needs --yes here",
+                "there is no terminal to ask on",
+                "Add --yes, or look first with --dry-run",
+            )
+
+    def ask(self, question: str, *, yes: bool) -> None:
+        """Ask the person at the terminal, unless `--yes` answered already.
+
+        Raises:
+            typer.Abort: If the answer is no.
+        """
+        if not yes:
+            self.out.stdout.flush()
+            typer.confirm(question, abort=True, err=True)
+
+    @contextmanager
+    def working(self) -> "Iterator[Progress]":
+        """Show long work while the block runs, and keep what it prints out of the answer."""
+        from precast.cli.progress import shown_progress
+        from precast.cli.streams import stdout_kept_clean
+
+        choice = ProgressChoice(self.config.get("progress"))
+        shown = shown_progress(
+            ProgressChoice.NONE if self.out.quiet else choice,
+            self.out.stderr,
+            self.out.progress_line,
+            color=self.out.colors_remarks,
+            environ=self.environ,
+            events=Path(self.flags.events) if self.flags.events else None,
+        )
+        with stdout_kept_clean(self.out.stdout), shown as progress:
+            yield progress
+
+
+@contextmanager
+def open_session(invocation: Invocation, schema: str, flags: Shared) -> Iterator[Session]:
+    """Apply the shared options and merge the configuration.
+
+    Args:
+        invocation: What the process gives.
+        schema: Name and version of the shape of the command's `data`.
+        flags: The shared options as given.
+
+    Raises:
+        UsageError: If options contradict each other or a configuration file is wrong.
+    """
+    out = invocation.out
+    out.schema = schema
+    given = {
+        "cache_dir": flags.cache_dir,
+        "format": _format(flags),
+        "color": flags.color,
+        "config": flags.config,
+        "log_file": flags.log_file,
+        "progress": flags.progress,
+    }
+    config = load_config(given, invocation.environ, invocation.cwd)
+    out.adopt(Format(config.get("format")), ColorChoice(config.get("color")), invocation.environ, quiet=flags.quiet)
+    with _logging(out, flags.verbose, config.get("log_file")):
+        yield Session(out, config, invocation.environ, flags, invocation.interactive)
+
+
+def _format(flags: Shared) -> str | None:
+    if flags.json and flags.format not in (None, Format.JSON):
+        raise UsageError(f"--json and --format {flags.format} contradict each other", hint="Give one of them")
+    if flags.json:
+        return Format.JSON
+    return flags.format or (Format.QUIET if flags.quiet else None)
+
+
+@contextmanager
+def _logging(out: Output, verbose: int, log_file: str) -> Iterator[None]:
+    """Send our own log to stderr, and everything down to debug to a file when one is wanted."""
+    logger = logging.getLogger(_LOGGER)
+    shown = logging.StreamHandler(out.stderr)
+    shown.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
+    shown.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handlers: list[logging.Handler] = [shown]
+    with ExitStack() as stack:
+        if log_file:
+            file = logging.FileHandler(log_file, encoding="utf-8")
+            file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            stack.callback(file.close)
+            handlers.append(file)
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(min(shown.level, logging.DEBUG if log_file else shown.level))
+        for handler in handlers:
+            logger.addHandler(handler)
+            stack.callback(logger.removeHandler, handler)
+        yield

@@ -1,0 +1,3 @@
+"""Real models and a real decode loop, written against precast's public interface."""
+
+__all__: list[str] = []

@@ -1,0 +1,95 @@
+"""`precast inspect show` shows one entry from the store or from a file."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.support import Ran, publish
+
+from precast.cache.root import CacheRoot
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def key(root: Path) -> str:
+    """The key of an entry with two payloads and a secret among its factors."""
+    return publish(root, "tiny", (b"one", b"two"), secret="hunter2")
+
+
+def test_people_read_a_summary(run: Run, key: str) -> None:
+    lines = run("inspect", key[:8]).out.splitlines()
+    labels = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert labels == ["entry", "model", "target", "stamp", "factors", "lowered", "pieces", "mega", "built"]
+    assert lines[0] == f"entry      {key}  state ok"
+    assert lines[1] == "model      tiny  shop.tiny:build  weights not part of the key"
+    assert "factors    env 1 · config 1 · code 1" in lines
+    assert "lowered    cudagraph_mode  FULL_AND_PIECEWISE → NONE  a CPU has no CUDA graphs" in lines
+
+
+def test_json_holds_everything_but_the_code(run: Run, key: str) -> None:
+    data = run("inspect", "show", key, "--json").json()["data"]
+    assert (data["key"], data["source"], data["state"], data["code"]) == (key, "store", "ok", None)
+    assert len(data["payloads"]) == 2
+    assert data["settings"][0]["lowered_from"] == "FULL_AND_PIECEWISE"
+    assert run("inspect", "show", key, "--code", "--json").json()["data"]["code"].startswith("def forward")
+
+
+def test_a_secret_is_shown_as_a_short_hash(run: Run, key: str) -> None:
+    for words in (["--json"], ["--factors"], ["--factors", "--format", "tsv"]):
+        ran = run("inspect", "show", key, *words)
+        assert "hunter2" not in ran.out
+        assert "sha256:f52fbd32b2b3" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("section", "header"),
+    [
+        ("--factors", ["group", "name", "value"]),
+        ("--pieces", ["name", "kind", "range", "used_by", "seconds", "bytes", "stored_bytes", "object"]),
+        ("--settings", ["name", "value", "origin", "lowered_from", "reason"]),
+    ],
+)
+def test_a_section_is_a_table(run: Run, key: str, section: str, header: list[str]) -> None:
+    rows = run("inspect", "show", key, section, "--format", "tsv").tsv()
+    assert list(rows[0]) == header
+    assert run("inspect", "show", key, section).out.split()[: len(header)]
+
+
+def test_two_sections_do_not_fit_one_tsv(run: Run, key: str) -> None:
+    assert run("inspect", "show", key, "--factors", "--pieces", "--format", "tsv").code == 2
+    assert run("inspect", "show", key, "--factors", "--pieces").code == 0
+
+
+def test_the_code_is_shown_as_it_is(run: Run, key: str) -> None:
+    assert run("inspect", "show", key, "--code").out == "def forward(x):\n    return x\n"
+
+
+def test_a_mega_file_is_shown_without_a_store(run: Run, key: str, root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.mega"
+    file.write_bytes(CacheRoot(root).mega(key).read_bytes())
+    data = run("inspect", str(file), "--json", "--cache-dir", str(tmp_path / "other")).json()["data"]
+    assert (data["source"], data["key"], data["mega"]) == ("file", key, None)
+
+
+def test_an_entry_that_lacks_a_file_says_so(run: Run, key: str, root: Path) -> None:
+    CacheRoot(root).mega(key).unlink()
+    ran = run("inspect", "show", key, "--json")
+    assert (ran.json()["data"]["state"], ran.json()["data"]["missing"]) == ("damaged", ["model.mega is missing"])
+    assert "state damaged" in run("inspect", "show", key).out
+
+
+@pytest.mark.parametrize(("name", "status"), [("abcdef012345", 10), ("abc", 2), ("absent.mega", 10)])
+def test_what_is_not_there_has_its_status(run: Run, root: Path, name: str, status: int) -> None:
+    ran = run("inspect", name, "--json")
+    assert ran.code == status
+    assert ran.json()["schema"] == "precast.inspect.show/1"
+
+
+def test_a_damaged_manifest_exits_4(run: Run, key: str, root: Path) -> None:
+    CacheRoot(root).manifest(key).write_text("{}")
+    assert run("inspect", "show", key, "--json").code == 4
+
+
+def test_quiet_writes_the_full_key(run: Run, key: str) -> None:
+    assert run("inspect", "show", key[:8], "-q").out == key + "\n"
