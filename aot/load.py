@@ -175,6 +175,8 @@ def _state(plan: SplitPlan, module: "nn.Module", device: str) -> dict[str, Any]:
 
 
 def _misfits(given: GraphInput, tensor: Any, device: str) -> list[str]:
+    if not hasattr(tensor, "dtype"):
+        return [f"{given.source} is a {type(tensor).__name__}, not a tensor"]
     here = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.device.type)
     want = (given.dtype, given.shape, device)
     if here != want:
@@ -223,15 +225,25 @@ def _dispatcher(plan: SplitPlan, forwards: Mapping[tuple[int, int], Callable[...
     position, dim = (names.index(plan.token_input[0]), plan.token_input[1]) if plan.token_input else (0, None)
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
-        given = args if len(args) == len(names) else _in_order(names, args, kwargs)
+        given = args if len(args) == len(names) and not kwargs else _in_order(names, args, kwargs)
         for name, tensor, dtype, rank in zip(names, given, dtypes, ranks, strict=True):
             if tensor.dtype is not dtype or tensor.dim() != rank:
                 raise TypeError(
                     f"`{name}` must be a {dtype} tensor of {rank} dims, not {tensor.dtype} of {tensor.dim()}"
                 )
-        return choose(given[position].shape[dim] if dim is not None else 1)(*given)
+        tokens = given[position].shape[dim] if dim is not None else 1
+        for want, tensor in zip(wanted, given, strict=True):
+            if not tensor.is_contiguous() or tensor.shape != tuple(tokens if s is None else s for s in want.shape):
+                raise ValueError(_misshapen(want, tensor, tokens))
+        return choose(tokens)(*given)
 
     return dispatch
+
+
+def _misshapen(want: GraphInput, tensor: Any, tokens: int) -> str:
+    shape = [tokens if s is None else s for s in want.shape]
+    found = f"{list(tensor.shape)} with strides {list(tensor.stride())}"
+    return f"`{want.source}` must be a contiguous tensor of shape {shape}, not {found}"
 
 
 def _chooser(forwards: Mapping[tuple[int, int], Callable[..., Any]]) -> Callable[[int], Callable[..., Any]]:

@@ -13,7 +13,7 @@ from precast.aot.code import code_factors
 from precast.aot.progress import Progress, Silent
 from precast.aot.reference import ModelReference, parse_reference
 from precast.aot.request import CompileInput, compile_input
-from precast.aot.settings import Settings, resolve_settings
+from precast.aot.settings import Settings, settle_settings
 from precast.aot.spec import Json, ModelSpec
 from precast.aot.stamps import payload_stamps
 from precast.aot.target import require_compilable
@@ -96,11 +96,7 @@ def precompile(
         PrecastError: See `precast.errors`; nothing half-written is left.
     """
     started = time.perf_counter()
-    settings = (
-        settings
-        if settings is not None and settings.target != "auto"
-        else resolve_settings(_given(settings), os.environ)
-    )
+    settings = settle_settings(settings, os.environ)
     if not settings.compile:
         raise UsageError("optimization level 0 compiles nothing", "-O0 runs the model eagerly", "use -O1 or higher")
     reference = model if isinstance(model, ModelSpec) else parse_reference(model)
@@ -306,15 +302,6 @@ def _identity(reference: ModelReference | ModelSpec) -> Mapping[str, Json]:
         "splitting_ops": list(reference.splitting_ops),
         "build": getattr(reference.build, "__qualname__", ""),
     }
-
-
-def _given(settings: Settings | None) -> dict[str, Any]:
-    """Return the fields that a caller's settings set, so that a target left at `auto` can be resolved."""
-    if settings is None:
-        return {}
-    default = Settings()
-    names = [f for f in Settings.__dataclass_fields__ if f not in ("record", "compile", "cudagraph_mode")]
-    return {n: getattr(settings, n) for n in names if getattr(settings, n) != getattr(default, n)}
 
 
 def _version() -> str:

@@ -16,7 +16,7 @@ from precast.aot.levels import DEFAULT_LEVEL, LEVELS, RULES
 from precast.cache.manifest import SettingRecord
 from precast.errors import ConfigKeyError, ConfigValueError
 
-__all__ = ["EXCLUDED", "KEY_FIELDS", "SETTING_NAMES", "Settings", "resolve_settings"]
+__all__ = ["EXCLUDED", "KEY_FIELDS", "SETTING_NAMES", "Settings", "resolve_settings", "settle_settings"]
 
 _PAYLOADS = ("auto", "aoti", "inductor")
 _TARGETS = ("auto", "cpu", "cuda")
@@ -90,7 +90,9 @@ class Settings:
         """Return the compile ranges, inclusive, then the single sizes (vllm-behaviour.md step 5)."""
         ends = sorted({*self.compile_range_endpoints, self.max_num_batched_tokens})
         starts = [1, *(e + 1 for e in ends[:-1])]
-        return (*zip(starts, ends, strict=True), *((s, s) for s in sorted(set(self.compile_sizes))))
+        return tuple(
+            dict.fromkeys((*zip(starts, ends, strict=True), *((s, s) for s in sorted(set(self.compile_sizes)))))
+        )
 
 
 SETTING_NAMES = tuple(f.name for f in dataclasses.fields(Settings) if f.name != "record")
@@ -131,6 +133,17 @@ def resolve_settings(
     if values["target"] == "auto":
         values["target"] = (detect_target or _detect)()
     return _lowered(values, {n: found[n][1] if n in found else "default" for n in SETTING_NAMES})
+
+
+def settle_settings(settings: Settings | None, environ: Mapping[str, str]) -> Settings:
+    """Return settings that are resolved: as given when they are, else a caller's own fields merged like flags."""
+    if settings is None:
+        return resolve_settings({}, environ)
+    if settings.record:
+        return settings
+    default = Settings()
+    given = {n: getattr(settings, n) for n in SETTING_NAMES if getattr(settings, n) != getattr(default, n)}
+    return resolve_settings(given, environ)
 
 
 def _lowered(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:

@@ -95,6 +95,7 @@ def trace(spec: ModelSpec, module: nn.Module, device: str) -> TracedGraph:
         raise _trace_error(failure) from failure
     _refuse_side_effects(captured)
     inputs = _inputs(captured.graph_module, spec, module)
+    _rename_clashes(captured.graph_module.graph, inputs)
     _check_dynamic(captured.graph_module, inputs, spec)
     result = _result(captured, inputs, spec, module, args)
     files = frozenset(Path(f) for f in captured.traced_files if not f.startswith("<"))
@@ -171,6 +172,19 @@ def _input(node: fx.Node, arguments: set[str], taken: set[str], module: nn.Modul
     if not isinstance(_attribute(module, path), Tensor):
         raise _unsupported_source(source)
     return GraphInput(_identifier(path, taken), "state", path, **_layout(node, strides=True))
+
+
+def _rename_clashes(graph: fx.Graph, inputs: Mapping[str, GraphInput]) -> None:
+    """Rename values that have an input's name: Dynamo names values after forward's locals, which `x = f(x)` reuses."""
+    taken = {i.name for i in inputs.values()}
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        name = node.name.lstrip("_") or "value"
+        if node.name in taken or node.name.startswith("__"):
+            while name in taken:
+                name += "_new"
+            node._rename(name)
 
 
 def _layout(node: fx.Node, *, strides: bool) -> dict[str, Any]:

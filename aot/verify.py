@@ -16,7 +16,7 @@ from precast.aot.load import LoadedPieces, bind_module, load_pieces
 from precast.aot.progress import Progress, Silent
 from precast.aot.reference import parse_reference
 from precast.aot.request import compile_input
-from precast.aot.settings import Settings, resolve_settings
+from precast.aot.settings import Settings, settle_settings
 from precast.aot.sources import Degradation, EntrySource, MegaSource, open_source
 from precast.aot.spec import Json, ModelSpec
 from precast.aot.stamps import mismatches, require_compatible
@@ -155,7 +155,7 @@ def _find_model(
         reference = parse_reference(what)
     except UnknownModelError as error:
         raise (absent if _looks_like_key(what) else error) from error
-    settings = settings if settings is not None and settings.target != "auto" else resolve_settings({}, os.environ)
+    settings = settle_settings(settings, os.environ)
     from precast.aot.precompile import search_path
 
     request = compile_input(reference.identity, overrides, settings).request
@@ -246,7 +246,7 @@ class _Verify:
             summary, facts, status = check()
         except PrecastError as error:
             self.problems.append(error)
-            summary, facts, status = str(error), {}, "failed"
+            summary, facts, status = error.what, {}, "failed"
         self.stages.append(Stage(name, status, time.perf_counter() - started, summary, facts))
         self.progress.finish(name)
 

@@ -1,7 +1,7 @@
 """The cache: key factors, manifests, the store, lookups and pruning.
 
-This room never imports torch. Names are imported on first use, so that commands that only look at the store
-start fast. The function `lookup` is only in its module, which has the same name.
+This room never imports torch. Names are imported on first use, so that commands that only look at the store start
+fast. The function `lookup` is only in its module, which has the same name.
 """
 
 from importlib import import_module

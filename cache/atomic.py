@@ -24,8 +24,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         durable: Whether to wait until the disk has it. False is for files whose loss costs nothing.
 
     Raises:
-        StoreAccessError: The file cannot be written; where there is no room, it names the file system and the
-            bytes.
+        StoreAccessError: The file cannot be written; where there is no room, it names the file system and the bytes.
     """
     temporary = path.with_name(f".{unique(path.name)}{TEMPORARY_SUFFIX}")
     try:
@@ -66,7 +65,7 @@ def refused(error: OSError, path: Path, size: int = 0) -> StoreAccessError:
         path: The file or folder that was to be written.
         size: Bytes that were to be written, where that matters.
     """
-    if error.errno not in _NO_ROOM:
+    if error.errno not in _NO_ROOM or not size:
         return StoreAccessError(
             f"{path} cannot be written",
             error.strerror or str(error),

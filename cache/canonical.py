@@ -1,8 +1,8 @@
 """Canonical JSON: one byte string for each value, on every machine and in every process.
 
-Keys and digests are made of these bytes, so equal values must give equal bytes and different values different
-ones. JSON numbers are integers only: a float travels as `{"$float": "<repr>"}`, because printers of floats
-differ between libraries.
+Keys and digests are made of these bytes, so equal values must give equal bytes and different values different ones.
+JSON numbers are integers only: a float travels as `{"$float": "<repr>"}`, because printers of floats differ between
+libraries.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ def canonical_json(value: Any) -> bytes:
     """Encode a value as sorted, compact UTF-8 JSON.
 
     Args:
-        value: None, booleans, integers, finite floats, strings, lists, tuples (encoded as lists) and mappings
-            with string keys, nested in any way. Subclasses of the scalar types are refused: an enum member is
-            not its value.
+        value: None, booleans, integers, finite floats, strings, lists, tuples (encoded as lists) and mappings with
+            string keys, nested in any way. Subclasses of the scalar types are refused: an enum member is not its
+            value.
 
     Raises:
         ValueError: The value holds anything else, NaN, an infinity, a lone surrogate or a cycle.
@@ -33,9 +33,7 @@ def canonical_json(value: Any) -> bytes:
         plain = _plain(value)
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except RecursionError:
-        raise ValueError(
-            "A value that contains itself, or is nested too deeply, has no canonical form"
-        ) from None
+        raise ValueError("A value that contains itself, or is nested too deeply, has no canonical form") from None
     return text.encode("utf-8")
 
 

@@ -1,8 +1,8 @@
 """Installed distributions by content, read from their metadata folders without importing anything.
 
-A wheel's RECORD lists every installed file with its digest, so one small file stands for all of torch. What
-differs between two installations of the same wheel is left out: bytecode, scripts outside site-packages and
-the installer's own notes.
+A wheel's RECORD lists every installed file with its digest, so one small file stands for all of torch. What differs
+between two installations of the same wheel is left out: bytecode, scripts outside site-packages and the installer's
+own notes.
 """
 
 import csv
@@ -118,9 +118,7 @@ def _listed(metadata: Path, wanted: str, search_path: Sequence[str] | None) -> l
         folders = [project / "src", project, *(Path(item or ".") for item in search_path or sys.path)]
     lines = []
     for name in _top_level(metadata, wanted):
-        home = next(
-            (home for home in folders if (home / name).is_dir() or (home / f"{name}.py").is_file()), None
-        )
+        home = next((home for home in folders if (home / name).is_dir() or (home / f"{name}.py").is_file()), None)
         if home is not None:
             files = _python_files(home, name)
             lines += [[path.relative_to(home).as_posix(), _hash(path)] for path in files]

@@ -1,7 +1,7 @@
 """The entries of the store: reading, listing, checking, publishing and putting aside.
 
-An entry is a folder that appears by one rename and holds its manifest from then on, so a reader without a
-lock sees it whole or not at all.
+An entry is a folder that appears by one rename and holds its manifest from then on, so a reader without a lock sees
+it whole or not at all.
 """
 
 import os
@@ -30,9 +30,8 @@ class EntrySummary:
 
     Attributes:
         key: The entry's key.
-        state: `ok`, `damaged` (a member is missing or the manifest is broken) or `unreadable` (another
-            format, or no
-            permission: nothing is known to be wrong with it).
+        state: `ok`, `damaged` (a member is missing or the manifest is broken) or `unreadable` (another format, or no
+            permission; nothing is known to be wrong with it).
         reason: Why it is not `ok`, or empty.
         bytes: Size of the files in its folder; its objects are not counted.
         manifest: The manifest, where it could be read.
@@ -81,9 +80,7 @@ class EntryStore:
             with os.scandir(self.root.entries) as found:
                 return tuple(
                     sorted(
-                        item.name
-                        for item in found
-                        if HEX64.fullmatch(item.name) and item.is_dir(follow_symlinks=False)
+                        item.name for item in found if HEX64.fullmatch(item.name) and item.is_dir(follow_symlinks=False)
                     )
                 )
         except (FileNotFoundError, NotADirectoryError):
@@ -113,11 +110,13 @@ class EntryStore:
 
     def _manifest_bytes(self, key: str) -> bytes:
         path = self.root.manifest(key)
+        folder = _inode(path.parent)
         try:
             if HEX64.fullmatch(key):
                 return path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            if self.root.entry(key).is_dir():
+            # An entry may come or go between two looks; only a folder that stayed lacks its manifest.
+            if folder is not None and folder == _inode(path.parent):
                 raise _corrupt(key, path, "its manifest is missing") from None
         except OSError as error:
             raise _unreadable(path, error) from error
@@ -207,7 +206,7 @@ class EntryStore:
             staged.rename(final)
             sync_folder(final.parent)
         except OSError as error:
-            raise refused(error, final) from error
+            raise refused(error, final, len(mega or b"")) from error
         finally:
             shutil.rmtree(staged, ignore_errors=True)
         return final
@@ -244,6 +243,13 @@ def _folder_bytes(folder: Path) -> int:
         for item in found:
             total += item.stat(follow_symlinks=False).st_size
     return total
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return None
 
 
 def _file_bytes(path: Path) -> int | None:

@@ -20,8 +20,7 @@ __all__ = [
     "variable_factor",
 ]
 
-# An absolute path begins a value, or follows a blank, a separator, or a compiler flag that takes one without
-# a blank.
+# An absolute path begins a value, or follows a blank, a separator, or a compiler flag that takes one without a blank.
 _FOLDERS = re.compile(r"(?P<before>^|[\s=:;,\"']|(?:^|\s)-(?:isystem|[ILBF]))/(?:[^\s:;,\"'/]*/)*")
 
 
@@ -51,7 +50,8 @@ def portable_value(name: str, value: str) -> str:
         value: Its value.
     """
     if name in ("CC", "CXX", "CUDACXX", "PYTORCH_NVCC"):
-        return " ".join(word if word.startswith("-") else PurePosixPath(word).name for word in value.split())
+        words = (word if word.startswith("-") else PurePosixPath(word).name for word in value.split())
+        return " ".join(word for word in words if word)
     return _FOLDERS.sub(r"\g<before>", value)
 
 

@@ -1,8 +1,8 @@
 """Key factors: the named contributions whose digest is an entry's key.
 
-Nothing enters a key but through the register below, and every row says why it belongs there. The order in
-which factors are collected never matters. The key is the digest of the five group digests, so a changed key
-points to its group.
+Nothing enters a key but through the register below, and every row says why it belongs there. The order in which
+factors are collected never matters. The key is the digest of the five group digests, so a changed key points to its
+group.
 """
 
 from collections.abc import Iterable
@@ -24,8 +24,7 @@ class Factor:
     Attributes:
         group: One of `GROUPS`.
         name: A name that the register knows within the group.
-        value: Its canonical form: text, numbers and nested lists or mappings of them, without paths, hosts or
-            times.
+        value: Its canonical form: text, numbers and nested lists or mappings of them, without paths, hosts or times.
     """
 
     group: str
@@ -63,20 +62,12 @@ class FactorRule:
 
 
 REGISTER: tuple[FactorRule, ...] = (
-    FactorRule(
-        "env", "<VARIABLE>", "A variable that torch, Triton or the model's own code reads while it builds"
-    ),
+    FactorRule("env", "<VARIABLE>", "A variable that torch, Triton or the model's own code reads while it builds"),
     FactorRule("config", "settings.<field>", "A setting that changes the generated code"),
-    FactorRule(
-        "config", "model.<dotted key>", "A value of the model's config decides what the model computes"
-    ),
-    FactorRule(
-        "config", "signature.<input>", "Shape, dynamic dims and dtype of an input shape the generated code"
-    ),
+    FactorRule("config", "model.<dotted key>", "A value of the model's config decides what the model computes"),
+    FactorRule("config", "signature.<input>", "Shape, dynamic dims and dtype of an input shape the generated code"),
     FactorRule("code", "module:<name>", "A source file that took part in building or tracing the model"),
-    FactorRule(
-        "code", "distribution:<name>", "An installed package that took part in building or tracing the model"
-    ),
+    FactorRule("code", "distribution:<name>", "An installed package that took part in building or tracing the model"),
     FactorRule("code", "data:<name>", "A data file that was read while the model was built"),
     FactorRule("compiler", "torch", "Another torch traces, lowers and generates code in another way"),
     FactorRule("compiler", "triton", "Another Triton makes other kernels of the same source"),
@@ -84,9 +75,7 @@ REGISTER: tuple[FactorRule, ...] = (
     FactorRule("compiler", "target", "Code is generated for one GPU architecture or CPU instruction set"),
     FactorRule("compiler", "payload", "Each kind of payload has its own format and its own stamps"),
     FactorRule("compiler", "inductor_config", "Inductor and functorch options that affect compilation"),
-    FactorRule(
-        "compiler", "precast.<module>", "precast's own splitting, pass and codegen sources make the plan"
-    ),
+    FactorRule("compiler", "precast.<module>", "precast's own splitting, pass and codegen sources make the plan"),
     FactorRule("compiler", "pass:<name>", "A graph pass rewrites the graph, by its source and its config"),
     FactorRule("graph", "graph", "The traced graph itself: two instances of one class may differ in it"),
     FactorRule("graph", "constant:<name>", "A constant that tracing baked into the graph"),

@@ -16,8 +16,8 @@ _T = TypeVar("_T")
 class Fields:
     """The fields of one JSON object.
 
-    A getter that finds the wrong thing notes a problem and returns a harmless value, so that reading goes on.
-    Whoever made the list of problems must look at it before using what was read.
+    A getter that finds the wrong thing notes a problem and returns a harmless value, so that reading goes on. Whoever
+    made the list of problems must look at it before using what was read.
 
     Args:
         value: The decoded JSON, hopefully an object.
@@ -95,8 +95,7 @@ class Fields:
         """Read a list of nested objects with `read`."""
         path = self._nested(name)
         return tuple(
-            read(Fields(item, f"{path}[{index}]", self._problems))
-            for index, item in enumerate(self.sequence(name))
+            read(Fields(item, f"{path}[{index}]", self._problems)) for index, item in enumerate(self.sequence(name))
         )
 
     def _nested(self, name: str) -> str:

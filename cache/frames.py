@@ -20,8 +20,7 @@ def decompress(frame: bytes, size: int | None = None) -> bytes:
 
     Args:
         frame: The whole frame and nothing else.
-        size: Bytes that it must unpack to; None where the caller knows no size, then `MAX_RAW_BYTES` is the
-            bound.
+        size: Bytes that it must unpack to; None where the caller knows no size, then `MAX_RAW_BYTES` is the bound.
 
     Raises:
         ValueError: The frame is damaged, followed by other bytes, or announces another size than promised.

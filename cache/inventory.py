@@ -1,7 +1,7 @@
 """An inventory of the store for `prune`: what is ours, what refers to what, and what is in use.
 
-Only names that the store itself makes are listed. Links and foreign files are in nobody's list, so nothing
-removes them.
+Only names that the store itself makes are listed. Links and foreign files are in nobody's list, so nothing removes
+them.
 """
 
 import re
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from precast.cache.atomic import TEMPORARY_SUFFIX
 from precast.cache.disk import DiskItem, walk
 from precast.cache.entries import UNREADABLE, EntrySummary
 from precast.cache.fields import HEX64
+from precast.cache.leftovers import ASIDE, SHARD, TEMPORARY, matching, unfinished
 from precast.cache.locks import LOCK_SUFFIX, dead_claims, is_held, live_claims
 from precast.cache.requests import candidates
 from precast.cache.store import WRITER, Store
@@ -20,10 +20,7 @@ from precast.cache.tags import all_tags
 
 __all__ = ["Inventory", "take_inventory"]
 
-_SHARD = re.compile(r"[0-9a-f]{2}")
 _OBJECT = re.compile(r"([0-9a-f]{64})\.zst")
-_ASIDE = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
-_TEMPORARY = re.compile(rf"\..+-[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
 _KEY_LOCK = re.compile(rf"[a-z]+-([0-9a-f]{{64}}){re.escape(LOCK_SUFFIX)}")
 
 # Clocks of machines that share a file system differ a little, and a file's time is coarser than the clock.
@@ -81,14 +78,14 @@ def take_inventory(store: Store) -> Inventory:
     return Inventory(
         entries=tuple(store.entries()),
         objects=dict(_objects(layout.objects)),
-        unfinished=(*_matching(layout.staging, _ASIDE), *_temporaries_of_objects(layout.objects)),
+        unfinished=tuple(unfinished(layout)),
         temporaries=tuple(
             item
             for folder in (layout.stats, layout.requests, layout.tags)
-            for path in _matching(folder, _TEMPORARY)
+            for path in matching(folder, TEMPORARY)
             for item in walk(path)
         ),
-        quarantine=tuple(_matching(layout.quarantine, _ASIDE)),
+        quarantine=tuple(matching(layout.quarantine, ASIDE)),
         pointers=dict(_pointers(store)),
         dead=dead_claims(layout.locks),
         held=frozenset(claim.subject for claim in claims),
@@ -97,36 +94,21 @@ def take_inventory(store: Store) -> Inventory:
     )
 
 
-def _matching(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
-    try:
-        paths = sorted(folder.iterdir())
-    except OSError:
-        return
-    for path in paths:
-        if pattern.fullmatch(path.name) and not path.is_symlink():
-            yield path
-
-
 def _objects(folder: Path) -> Iterator[tuple[str, DiskItem]]:
-    for shard in _matching(folder, _SHARD):
-        for path in _matching(shard, _OBJECT):
+    for shard in matching(folder, SHARD):
+        for path in matching(shard, _OBJECT):
             for item in walk(path):
                 if not item.folder:
                     yield path.stem, item
 
 
-def _temporaries_of_objects(folder: Path) -> Iterator[Path]:
-    for shard in _matching(folder, _SHARD):
-        yield from _matching(shard, _TEMPORARY)
-
-
 def _pointers(store: Store) -> Iterator[tuple[Path, frozenset[str]]]:
     layout = store.layout
-    for path in _matching(layout.stats, HEX64):
+    for path in matching(layout.stats, HEX64):
         yield path, frozenset({path.name})
-    for path in _matching(layout.requests, re.compile(r"[0-9a-f]{64}\.json")):
+    for path in matching(layout.requests, re.compile(r"[0-9a-f]{64}\.json")):
         yield path, frozenset(candidates(store, path.stem))
-    for path in _matching(layout.locks, _KEY_LOCK):
+    for path in matching(layout.locks, _KEY_LOCK):
         match = _KEY_LOCK.fullmatch(path.name)
         if match and not is_held(path):
             yield path, frozenset({match[1]})

@@ -1,8 +1,8 @@
 """Locks between processes, and claims that say what a living process is using.
 
-A claim is a lock file that its process holds. The operating system lets go of it when the process dies,
-however it dies, so a claim that somebody else can lock is a dead one and none needs a timeout. Its name says
-what is used and since when.
+A claim is a lock file that its process holds. The operating system lets go of it when the process dies, however it
+dies, so a claim that somebody else can lock is a dead one and none needs a timeout. Its name says what is used and
+since when.
 """
 
 import re

@@ -1,8 +1,8 @@
 """The quick lookup: from a request to an entry without tracing and without importing torch.
 
-A request names candidates that answered it before. A candidate is a hit if all that its key was made of is
-still the same: its source files, distributions and data files are hashed again where they lie now, and the
-variables that its model read are read again. Everything else is in the request's own digest.
+A request names candidates that answered it before. A candidate is a hit if all that its key was made of is still the
+same: its source files, distributions and data files are hashed again where they lie now, and the variables that its
+model read are read again. Everything else is in the request's own digest.
 """
 
 import os
@@ -81,8 +81,7 @@ def lookup(
 ) -> Lookup:
     """Find the entry that answers a request, or say why there is none.
 
-    Files of the entry are only seen to exist with the right size; their digests are checked when they are
-    read.
+    Files of the entry are only seen to exist with the right size; their digests are checked when they are read.
 
     Args:
         store: The store; nothing in it is written.

@@ -1,8 +1,8 @@
 """The manifest of an entry: what was compiled, from what, into which objects, under one digest.
 
 The file is canonical JSON. The digest covers the whole document but itself, fields that a later version added
-included, so a changed byte anywhere is found. Fields may be added at any time; a reader leaves out what it
-does not know.
+included, so a changed byte anywhere is found. Fields may be added at any time; a reader leaves out what it does not
+know.
 """
 
 import re

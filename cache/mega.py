@@ -1,8 +1,8 @@
 """The mega artifact: one file that holds an entry whole, and that anyone can list without running anything.
 
-It is a safetensors container. The header's metadata holds the manifest, each payload is a zstd frame in a
-byte tensor, and each baked constant is a tensor. Reading needs the header alone; every byte that is handed
-out has been checked against the manifest, and the manifest against its own digest.
+It is a safetensors container. The header's metadata holds the manifest, each payload is a zstd frame in a byte
+tensor, and each baked constant is a tensor. Reading needs the header alone; every byte that is handed out has been
+checked against the manifest, and the manifest against its own digest.
 """
 
 from collections.abc import Mapping
@@ -169,9 +169,7 @@ def _opened(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except FileNotFoundError as error:
-        raise NoEntryError(
-            f"{path} does not exist", hint="Run `precast precompile`", path=str(path)
-        ) from error
+        raise NoEntryError(f"{path} does not exist", hint="Run `precast precompile`", path=str(path)) from error
     except OSError as error:
         raise StoreAccessError(
             f"{path} cannot be read", error.strerror or str(error), "Let this user read it", path=str(path)

@@ -1,12 +1,13 @@
 """The objects of the store: compressed payloads, each named by the SHA-256 of its raw bytes.
 
-Content decides the name, so an object is shared by all entries that need it, is never changed, and proves
-itself when it is read.
+Content decides the name, so an object is shared by all entries that need it, is never changed, and proves itself when
+it is read.
 """
 
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from precast.cache.atomic import refused, write_atomic
 from precast.cache.canonical import sha256
@@ -16,6 +17,7 @@ from precast.errors import CorruptError, NoEntryError, StoreAccessError
 
 __all__ = ["ObjectStore", "StoredObject"]
 
+_ATTEMPTS = 3
 _REBUILD = "Run `precast precompile` again: it writes the object anew"
 
 
@@ -52,19 +54,28 @@ class ObjectStore:
         """
         name = sha256(raw)
         path = self.root.object(name)
-        # Marks an object that is there as in use, before it is read: `prune` spares what a living writer
-        # touched.
+        # Marks an object that is there as in use, before it is read: `prune` spares what a living writer touched.
         with suppress(OSError):
             os.utime(path)
         frame = self._sound_frame(name, len(raw))
         if frame is None:
             frame = compress(raw)
+            self._write(path, frame)
+        return StoredObject(name, len(raw), len(frame))
+
+    def _write(self, path: Path, frame: bytes) -> None:
+        for attempt in range(_ATTEMPTS):
             try:
                 path.parent.mkdir(exist_ok=True)
             except OSError as error:
                 raise refused(error, path, len(frame)) from error
-            write_atomic(path, frame)
-        return StoredObject(name, len(raw), len(frame))
+            try:
+                return write_atomic(path, frame)
+            except StoreAccessError:
+                # `prune` may have taken the folder away, because it was empty.
+                if path.parent.is_dir() or attempt == _ATTEMPTS - 1:
+                    raise
+        return None
 
     def read(self, name: str, size: int | None = None) -> bytes:
         """Return the raw bytes of an object, after checking them.

@@ -34,8 +34,7 @@ class PruneItem:
     """One thing that goes.
 
     Attributes:
-        kind: `entry`, `object`, `staging`, `quarantine`, or `leftover` for a stamp, pointer or lock of what
-            is gone.
+        kind: `entry`, `object`, `staging`, `quarantine`, or `leftover` for a stamp, pointer or lock of what is gone.
         id: A key, an object's SHA-256, or a path below the layout's folder.
         bytes: What it frees; a hard-linked file frees its bytes with its last name.
         files: How many files go with it.
@@ -88,7 +87,7 @@ class PrunePlan:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes that go; folders that fall empty come on top."""
+        """Bytes that go."""
         return sum(item.bytes for item in self.remove)
 
     @property

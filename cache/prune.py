@@ -1,13 +1,13 @@
 """Pruning: choose what goes, least recently used first, as a plan that is shown or executed unchanged.
 
-Held entries never go, tagged ones only by key. A limit speaks about the whole root as `du` sees it, so that
-it can be checked from outside; foreign files count towards it and are never touched.
+Held entries never go, tagged ones only by key. A limit speaks about the whole root as `du` sees it, so that it can be
+checked from outside; foreign files count towards it and are never touched.
 """
 
 from collections import Counter
 from pathlib import Path
 
-from precast.cache.disk import DiskUsage, walk
+from precast.cache.disk import DiskItem, DiskUsage, walk
 from precast.cache.entries import DAMAGED, UNREADABLE, EntrySummary
 from precast.cache.inventory import Inventory, take_inventory
 from precast.cache.plans import KeptEntry, PruneItem, PrunePlan, PruneRules, PruneSummary, SkippedItem
@@ -66,6 +66,7 @@ class _Planner:
         self._lasting = {entry.key for entry in by_use[len(by_use) - rules.keep_last :]}
         self._references = Counter(name for entry in by_use for name in _object_names(entry))
         self._pointers = dict(self._found.pointers)
+        self._crowd = Counter(item.path.parent for item in walk(store.layout.objects))
 
     def drop_broken(self) -> None:
         """Drop damaged entries, what was put aside, and what dead processes left."""
@@ -80,9 +81,7 @@ class _Planner:
         oldest = self._now_ns - self._rules.stale_s * _NS
         for item in self._found.temporaries:
             if item.modified_ns < oldest:
-                self._drop_path(
-                    "staging", self._below(item.path), item.path, "left by a process that ended early"
-                )
+                self._drop_path("staging", self._below(item.path), item.path, "left by a process that ended early")
         for path in self._found.dead:
             self._drop_path("leftover", self._below(path), path, "claim of a process that ended")
 
@@ -107,9 +106,7 @@ class _Planner:
             if self._rules.max_age_s is not None and age_s > self._rules.max_age_s:
                 self._drop_entry(entry, f"not used for {format_age(age_s)}")
             elif self._is_of_other_version(entry):
-                self._drop_entry(
-                    entry, f"built by precast {entry.manifest.build.precast if entry.manifest else ''}"
-                )
+                self._drop_entry(entry, f"built by precast {entry.manifest.build.precast if entry.manifest else ''}")
 
     def drop_until_limits_hold(self) -> None:
         """Drop the least recently used entries while a limit is broken."""
@@ -123,10 +120,7 @@ class _Planner:
 
     def plan(self) -> PrunePlan:
         """Return the finished plan."""
-        keep = [
-            KeptEntry(entry.key, entry.bytes, self._kept_by(entry.key))
-            for entry in reversed(self._alive.values())
-        ]
+        keep = [KeptEntry(entry.key, entry.bytes, self._kept_by(entry.key)) for entry in reversed(self._alive.values())]
         return PrunePlan(
             root=self._store.root,
             made_ns=self._now_ns,
@@ -191,8 +185,16 @@ class _Planner:
                 self._drop_path("leftover", self._below(path), path, "its entry is gone")
 
     def _drop_path(self, kind: str, name: str, path: Path, reason: str) -> None:
-        freed, files = self._usage.remove(walk(path))
+        freed, files = self._usage.remove((*walk(path), *self._emptied_shard(path)))
         self._remove.append(PruneItem(kind, name, freed, files, reason))
+
+    def _emptied_shard(self, path: Path) -> tuple[DiskItem, ...]:
+        """Return the folder of an object that goes, if it falls empty; it goes too."""
+        shard = path.parent
+        if shard.parent != self._store.layout.objects:
+            return ()
+        self._crowd[shard] -= 1
+        return () if self._crowd[shard] else tuple(walk(shard))[:1]
 
     def _below(self, path: Path) -> str:
         return path.relative_to(self._store.layout.base).as_posix()

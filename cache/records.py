@@ -164,9 +164,7 @@ class ConstantRecord:
     @classmethod
     def read(cls, fields: Fields) -> "ConstantRecord":
         """Read the JSON form."""
-        return cls(
-            fields.text("name"), fields.text("dtype"), fields.counts("shape"), fields.text("sha256", HEX64)
-        )
+        return cls(fields.text("name"), fields.text("dtype"), fields.counts("shape"), fields.text("sha256", HEX64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,6 @@ def execute(plan: PrunePlan, *, lock_timeout_s: float = 300.0) -> PruneSummary:
             else:
                 _remove(store, item)
                 removed.append(item)
-        if guard.nobody_writes:
-            _remove_empty_shards(store)
     return PruneSummary(tuple(removed), tuple(skipped))
 
 
@@ -49,9 +47,7 @@ class _Guard:
         self._store = store
         self._plan = plan
         self._now: Inventory = take_inventory(store)
-        going = {
-            item.id for item in plan.remove if item.kind == "entry" and not self._entry_objection(item.id)
-        }
+        going = {item.id for item in plan.remove if item.kind == "entry" and not self._entry_objection(item.id)}
         self._staying = {entry.key for entry in self._now.entries} - going
         self._needed = {
             payload.object
@@ -101,6 +97,10 @@ def _remove(store: Store, item: PruneItem) -> None:
     try:
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
+            if path.parent.parent == store.layout.objects:
+                # Refused where anything else is in the folder, as it should be.
+                with suppress(OSError):
+                    path.parent.rmdir()
             return
         # Renamed first, so that a reader sees the folder whole or not at all.
         aside = path
@@ -123,11 +123,3 @@ def _place(store: Store, item: PruneItem) -> Path:
     if item.kind == "quarantine":
         return layout.quarantine / item.id
     return layout.base / item.id
-
-
-def _remove_empty_shards(store: Store) -> None:
-    with suppress(OSError):
-        for shard in store.layout.objects.iterdir():
-            # Fails for a folder that is not empty, for a file and for a link, as it should.
-            with suppress(OSError):
-                shard.rmdir()

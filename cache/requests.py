@@ -1,7 +1,7 @@
 """Requests: which entries answered the same question before on this machine.
 
-A request's digest covers what is known before tracing. What is kept under it are pointers, never part of an
-entry: losing or damaging them costs a trace, not a wrong result.
+A request's digest covers what is known before tracing. What is kept under it are pointers, never part of an entry:
+losing or damaging them costs a trace, not a wrong result.
 """
 
 from dataclasses import dataclass
@@ -65,9 +65,7 @@ def remembered(store: Store, request_digest: str) -> tuple[Remembered, ...]:
 def remembered_hint(store: Store, key: str) -> dict[str, Json]:
     """Return how the latest request that an entry answered was made; empty where none is remembered."""
     try:
-        files = sorted(
-            store.layout.requests.glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True
-        )
+        files = sorted(store.layout.requests.glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     except OSError:
         return {}
     items = (item for path in files for item in remembered(store, path.stem))

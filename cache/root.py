@@ -1,7 +1,7 @@
 """The root of the store: where it is, and what lies where below it.
 
-The layout's version is a folder name. Another layout gets another folder, so two versions of precast never
-misread each other's files and both can be pruned.
+The layout's version is a folder name. Another layout gets another folder, so two versions of precast never misread
+each other's files and both can be pruned.
 """
 
 import os
@@ -189,8 +189,7 @@ class CacheRoot:
             ) from error
 
     def _mark(self) -> None:
-        # In a folder that already holds other things, git must go on seeing them: mark only our own part of
-        # it.
+        # In a folder that already holds other things, git must go on seeing them: mark only our own part of it.
         home = self.base if self.path.is_dir() and any(self.path.iterdir()) else self.path
         home.mkdir(parents=True, exist_ok=True)
         for name, text in _MARKERS.items():

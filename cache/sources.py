@@ -1,8 +1,8 @@
 """Source files and installed distributions as content, found without importing anything.
 
-A location is never part of what is returned: a module is its name and the digest of its file, a distribution
-its name, its version and a digest over what it installed. So the same wheels in another virtual environment
-are the same content.
+A location is never part of what is returned: a module is its name and the digest of its file, a distribution its
+name, its version and a digest over what it installed. So the same wheels in another virtual environment are the same
+content.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ __all__ = [
     "locate_source",
 ]
 
-# The order in which the import system looks for a module in one folder; bytecode without source has no source
-# to hash.
+# The order in which the import system looks for a module in one folder; bytecode without source has no source to
+# hash.
 _SUFFIXES = (*EXTENSION_SUFFIXES, ".py")
 
 
@@ -44,9 +44,8 @@ class SourceFile:
 def locate_source(module: str, search_path: Sequence[str]) -> Path | None:
     """Find the file that an import of a module would load, without importing it or its parents.
 
-    Follows the rules of the path-based finder for folders (Python reference, 5.5): regular packages first,
-    then modules, then namespace packages. Import hooks and zip files are not seen; their modules count as not
-    found.
+    Follows the rules of the path-based finder for folders (Python reference, 5.5): regular packages first, then
+    modules, then namespace packages. Import hooks and zip files are not seen; their modules count as not found.
 
     Args:
         module: The module's full name.

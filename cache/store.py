@@ -1,8 +1,8 @@
 """The store: objects, entries, last uses and claims below one root.
 
-Readers take no lock and create nothing but the stamp of a last use, so everything that only reads works on a
-read-only root. Writers stage, sync and rename; the lock of an entry only saves them from doing the same work
-twice.
+Readers take no lock and create nothing but the stamp of a last use, and the claim of `hold` where the root can be
+written; everything that only reads works on a read-only root. Writers stage, sync and rename; the lock of an entry
+only saves them from doing the same work twice.
 """
 
 import time
@@ -16,7 +16,8 @@ from precast.cache.atomic import write_atomic
 from precast.cache.canonical import sha256
 from precast.cache.entries import Damage, EntryStore, EntrySummary
 from precast.cache.fields import HEX64
-from precast.cache.locks import Claim, hold_lock, make_claim
+from precast.cache.leftovers import remove_unfinished
+from precast.cache.locks import Claim, dead_claims, hold_lock, live_claims, make_claim
 from precast.cache.manifest import Manifest, MegaRecord
 from precast.cache.objects import ObjectStore, StoredObject
 from precast.cache.root import CacheRoot
@@ -32,8 +33,8 @@ WRITER = "writer"
 class Store:
     """Everything below one root.
 
-    From its first object to its publication a store claims to be writing; meanwhile `prune` leaves alone the
-    objects that no entry refers to yet. `close` ends the claim of a store that did not publish.
+    From its first object to its publication a store claims to be writing; meanwhile `prune` leaves alone the objects
+    that no entry refers to yet. `close` ends the claim of a store that did not publish.
 
     Args:
         root: The root, as `resolve_root` chose it.
@@ -105,8 +106,7 @@ class Store:
         record = None if mega is None else MegaRecord(sha256(mega), len(mega))
         sealed = replace(manifest, mega=record).sealed()
         with self.lock(STORE_LOCK):
-            # `prune` holds this lock while it removes, so what is here now stays: this store claims to be
-            # writing.
+            # `prune` holds this lock while it removes, so what is here now stays: this store claims to be writing.
             self._require_objects(sealed)
         with self.lock(f"entry-{sealed.key}"):
             self._entries.sweep_staging(sealed.key)
@@ -114,6 +114,7 @@ class Store:
                 self._entries.publish(sealed, mega)
         self.touch(sealed.key)
         self.close()
+        self._tidy()
         return self.layout.entry(sealed.key)
 
     def manifest(self, key: str) -> Manifest:
@@ -158,9 +159,7 @@ class Store:
                 "Run `precast inspect ls` to see the keys",
             )
         if len(found) > 1:
-            raise AmbiguousKeyError(
-                f"`{prefix}` fits several entries", ", ".join(found), "Give more digits of the key"
-            )
+            raise AmbiguousKeyError(f"`{prefix}` fits several entries", ", ".join(found), "Give more digits of the key")
         return found[0]
 
     def check(self, key: str) -> tuple[Damage, ...]:
@@ -221,10 +220,11 @@ class Store:
     def hold(self, key: str) -> Iterator[None]:
         """Keep `prune` from removing an entry while the block runs, even if this process is killed in it.
 
-        On a root that cannot be written nothing is marked: nobody can prune through it either.
+        On a root that cannot be written nothing is marked: nobody can prune through it either. Nor is an entry marked
+        that is not there.
         """
         claim: Claim | None = None
-        if not self.read_only and not self.unwritable():
+        if not self.read_only and self.layout.entry(key).is_dir() and not self.unwritable():
             claim = self._claim(key)
         try:
             yield
@@ -249,14 +249,24 @@ class Store:
         self.layout.prepare()
 
     def _claim(self, subject: str) -> Claim:
-        # Under the store's lock, so that `prune` sees a claim before it acts or the claim waits until it has
-        # acted.
+        # Under the store's lock, so that `prune` sees a claim before it acts or the claim waits until it has acted.
         with self.lock(STORE_LOCK):
             return make_claim(self.layout.locks, subject)
 
     def _start_writing(self) -> None:
         if self._writing is None:
             self._writing = self._claim(WRITER)
+
+    def _tidy(self) -> None:
+        """Remove what killed writers left, as soon as nobody writes any more."""
+        locks = self.layout.locks
+        if not dead_claims(locks):
+            return
+        with self.lock(STORE_LOCK):
+            if all(claim.subject != WRITER for claim in live_claims(locks)):
+                remove_unfinished(self.layout)
+                for path in dead_claims(locks):
+                    path.unlink(missing_ok=True)
 
     def _require_objects(self, manifest: Manifest) -> None:
         named = dict.fromkeys(payload.object for payload in manifest.payloads)

@@ -26,9 +26,7 @@ def set_tag(store: Store, name: str, key: str) -> None:
         StoreAccessError: The store cannot be written.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"`{name}` is no tag", hint="Write a tag with letters, digits, dots, dashes and underscores"
-        )
+        raise UsageError(f"`{name}` is no tag", hint="Write a tag with letters, digits, dots, dashes and underscores")
     store.manifest(key)
     with store.lock("tags"):
         write_atomic(store.layout.tags / name, f"{key}\n".encode())
@@ -40,9 +38,7 @@ def all_tags(store: Store) -> dict[str, str]:
         files = sorted(store.layout.tags.iterdir())
     except OSError:
         return {}
-    keys = {
-        path.name: _key(path.read_bytes()) for path in files if _NAME.fullmatch(path.name) and path.is_file()
-    }
+    keys = {path.name: _key(path.read_bytes()) for path in files if _NAME.fullmatch(path.name) and path.is_file()}
     return {name: key for name, key in keys.items() if HEX64.fullmatch(key)}
 
 

@@ -1,9 +1,9 @@
 """The register of environment variables: which may change generated code, which may not, and why.
 
 Read from torch 2.11 to 2.13 (`torch/_inductor`, `torch/_functorch`, `torch/_dynamo`) and Triton 3.6 to 3.9
-(`triton/knobs.py`). A prefix row catches variables that later versions add: an unknown one counts, because a
-needless build is cheaper than a wrong one. The most specific row decides: an exact name before a prefix, a
-longer prefix before a shorter one.
+(`triton/knobs.py`). A prefix row catches variables that later versions add: an unknown one counts, because a needless
+build is cheaper than a wrong one. The most specific row decides: an exact name before a prefix, a longer prefix
+before a shorter one.
 """
 
 from dataclasses import dataclass
@@ -62,9 +62,7 @@ COUNTED: tuple[VariableRule, ...] = (
     *_rows("It chooses TMA in templates", "ENABLE_TEMPLATE_TMA_STORE ENABLE_TMA_LOAD_FOR_TEMPLATE_EPILOGUE"),
     *_rows("A knob of Triton; most change the kernels", "TRITON_*"),
     *_rows("It changes how Triton lowers for AMD", "AMDGCN_*"),
-    *_rows(
-        "It changes the passes or flags behind Triton", "DISABLE_LLVM_OPT DISABLE_PTXAS_OPT PTXAS_OPTIONS"
-    ),
+    *_rows("It changes the passes or flags behind Triton", "DISABLE_LLVM_OPT DISABLE_PTXAS_OPT PTXAS_OPTIONS"),
     *_rows("It changes the line info inside kernels", "USE_IR_LOC LLVM_EXTRACT_DI_LOCAL_VARIABLES"),
     *_rows("The C++ compiler in use; only its name counts, never its place", "CC CXX CUDACXX PYTORCH_NVCC"),
     *_rows("Flags of the C++ compiler", "CFLAGS CXXFLAGS"),

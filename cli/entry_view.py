@@ -15,7 +15,7 @@ from precast.cache.sizes import format_size
 from precast.cache.store import Store
 from precast.cli.output import Column, Output
 from precast.cli.precompile_view import payload_data, payload_text
-from precast.cli.wording import counted, joined, target_text
+from precast.cli.wording import counted, joined, short, target_text
 from precast.errors import UsageError
 
 __all__ = ["SECTIONS", "Shown", "find", "show_entry", "shown_data"]
@@ -110,9 +110,9 @@ def _show_section(out: Output, manifest: Manifest, section: str) -> None:
             Column("bytes", "SIZE", _size, right=True),
             Column("stored_bytes", "STORED", _size, right=True),
         ]
-        texts = [Column(key, key.upper().replace("_", " ")) for key in ("name", "kind", "range", "used_by", "seconds")]
+        texts = [Column(key, key.upper().replace("_", " ")) for key in ("kind", "range", "used_by", "seconds")]
         rows = [payload_data(payload) for payload in manifest.payloads]
-        out.table([*texts, *sizes, Column("object", "OBJECT")], rows)
+        out.table([Column("name", "NAME", _digest), *texts, *sizes, Column("object", "OBJECT", _digest)], rows)
 
 
 def _summary(shown: Shown) -> Iterable[tuple[str, str]]:
@@ -152,6 +152,11 @@ def _public(factor: Factor) -> Json:
 
 def _setting_rows(settings: Iterable[SettingRecord]) -> list[dict[str, Json]]:
     return [setting.json() for setting in settings]
+
+
+def _digest(value: Json) -> str:
+    name, colon, span = str(value).partition(":")
+    return f"{short(name)}{colon}{span}"
 
 
 def _size(value: Json) -> str:

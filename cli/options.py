@@ -52,13 +52,13 @@ class Shared:
         typer.Option(
             "--cache-dir",
             metavar="DIR",
-            help="Folder of the store [env: PRECAST_CACHE_DIR]",
+            help="Folder of the store (PRECAST_CACHE_DIR)",
             rich_help_panel=_SHARED,
         ),
     ] = None
     format: Annotated[
         Format | None,
-        typer.Option("--format", help="How the answer is written [env: PRECAST_FORMAT]", rich_help_panel=_SHARED),
+        typer.Option("--format", help="How the answer is written (PRECAST_FORMAT)", rich_help_panel=_SHARED),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Same as --format json", rich_help_panel=_SHARED)] = False
     verbose: Annotated[
@@ -74,7 +74,7 @@ class Shared:
         typer.Option(
             "--config",
             metavar="FILE",
-            help="Settings file in place of precast.toml [env: PRECAST_CONFIG]",
+            help="Settings file in place of precast.toml (PRECAST_CONFIG)",
             rich_help_panel=_SHARED,
         ),
     ] = None
@@ -83,7 +83,7 @@ class Shared:
         typer.Option(
             "--log-file",
             metavar="FILE",
-            help="Write a debug log there [env: PRECAST_LOG]",
+            help="Write a debug log there (PRECAST_LOG)",
             rich_help_panel=_SHARED,
         ),
     ] = None

@@ -22,7 +22,7 @@ def precompile_data(result: "PrecompileResult") -> dict[str, Json]:
         "status": result.status,
         "key": result.key,
         "model": result.model,
-        "factor_digests": dict(result.group_digests),
+        "factor_digests": dict(result.factors_digests),
         "pieces": result.pieces,
         "unique": result.unique,
         "ranges": [list(ends) for ends in result.ranges],
@@ -53,10 +53,10 @@ def payload_data(payload: PayloadRecord) -> dict[str, Json]:
 
 def payload_text(payload: PayloadRecord) -> str:
     """Word one payload for people."""
-    name = payload.name.partition(":")[0]
+    name = short(payload.name.partition(":")[0])
     shared = f"{TIMES}{payload.used_by}" if payload.used_by > 1 else ""
     made = f"{payload.seconds:.1f} s   {format_size(payload.bytes)}"
-    return f"{name:16} {shared:5} range {range_text(payload.range):8}  {made}"
+    return f"{name} {shared:5} range {range_text(payload.range):8}  {made}"
 
 
 def show_precompile(out: Output, result: "PrecompileResult", output: Path | None) -> None:
@@ -74,7 +74,7 @@ def show_precompile(out: Output, result: "PrecompileResult", output: Path | None
 
 def _show_work(out: Output, result: "PrecompileResult") -> None:
     planned = result.status == "planned"
-    digests = joined([f"{group} {short(digest, 4)}" for group, digest in result.group_digests.items()])
+    digests = joined([f"{group} {short(digest, 4)}" for group, digest in result.factors_digests.items()])
     out.pairs([("key", f"{short(result.key)}  ({digests})"), ("plan", _plan(result))])
     if planned:
         out.pairs([("dry run", f"{result.model} would be compiled; nothing was changed")])

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from precast.aot.progress import Progress
@@ -145,7 +144,7 @@ def shown_progress(
     *,
     color: bool,
     environ: Mapping[str, str],
-    events: Path | None,
+    events: TextIO | None,
 ) -> Iterator[Progress]:
     """Show progress while the block runs.
 
@@ -155,12 +154,12 @@ def shown_progress(
         say: Writes one plain line.
         color: Whether bars may be coloured.
         environ: The environment, for TERM.
-        events: File for events, or None.
+        events: File for events, or None; the caller closes it.
     """
     with ExitStack() as stack:
         parts: list[Progress] = []
         if events is not None:
-            parts.append(EventLog(stack.enter_context(events.open("w", encoding="utf-8")), time.monotonic))
+            parts.append(EventLog(events, time.monotonic))
         bars = choice is ProgressChoice.AUTO and is_terminal(stream) and environ.get("TERM") != "dumb"
         if bars:
             parts.append(stack.enter_context(_bars(stream, color=color)))

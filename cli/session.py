@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 import typer
 
@@ -102,15 +102,16 @@ class Session:
         from precast.cli.streams import stdout_kept_clean
 
         choice = ProgressChoice(self.config.get("progress"))
+        stack = ExitStack()
         shown = shown_progress(
             ProgressChoice.NONE if self.out.quiet else choice,
             self.out.stderr,
             self.out.progress_line,
             color=self.out.colors_remarks,
             environ=self.environ,
-            events=Path(self.flags.events) if self.flags.events else None,
+            events=stack.enter_context(_opened("--events", self.flags.events)) if self.flags.events else None,
         )
-        with stdout_kept_clean(self.out.stdout), shown as progress:
+        with stack, stdout_kept_clean(self.out.stdout), shown as progress:
             yield progress
 
 
@@ -150,6 +151,18 @@ def _format(flags: Shared) -> str | None:
     return flags.format or (Format.QUIET if flags.quiet else None)
 
 
+def _opened(option: str, name: str, mode: str = "w") -> TextIO:
+    """Open a file that an option names, for writing.
+
+    Raises:
+        UsageError: If it cannot be written.
+    """
+    try:
+        return cast("TextIO", Path(name).expanduser().open(mode, encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{option} {name} cannot be written", error.strerror or "", path=name) from error
+
+
 @contextmanager
 def _logging(out: Output, verbose: int, log_file: str) -> Iterator[None]:
     """Send our own log to stderr, and everything down to debug to a file when one is wanted."""
@@ -157,12 +170,11 @@ def _logging(out: Output, verbose: int, log_file: str) -> Iterator[None]:
     shown = logging.StreamHandler(out.stderr)
     shown.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
     shown.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    handlers: list[logging.Handler] = [shown]
+    handlers = [shown]
     with ExitStack() as stack:
         if log_file:
-            file = logging.FileHandler(log_file, encoding="utf-8")
+            file = logging.StreamHandler(stack.enter_context(_opened("--log-file", log_file, "a")))
             file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-            stack.callback(file.close)
             handlers.append(file)
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(min(shown.level, logging.DEBUG if log_file else shown.level))

@@ -36,12 +36,11 @@ def verify_data(report: "VerifyReport") -> dict[str, Json]:
 
 def show_verify(out: Output, report: "VerifyReport") -> None:
     """Show the stages and the verdict to people, and report every problem."""
-    width = max((len(stage.summary) for stage in report.stages), default=0)
     for stage in report.stages:
         word = _WORDS[stage.status]
         mark = out.mark(word) + " " * (8 - len(word))
         seconds = f"{stage.seconds:.2f} s" if stage.seconds else ""
-        out.pairs([(stage.name, f"{stage.summary:{width}}  {mark}  {seconds}")])
+        out.pairs([(stage.name, f"{mark}  {seconds:>8}  {stage.summary}")])
         if stage.status == "degraded":
             out.warning("verify.degraded", f"{stage.name}: {stage.summary}", entry=report.key)
     total = sum(stage.seconds for stage in report.stages)

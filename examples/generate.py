@@ -34,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Generate tokens greedily over a paged KV cache.")
-    parser.add_argument(
-        "folder", type=Path, help="a folder with a config.json, and the weights if they are not random"
-    )
+    parser.add_argument("folder", type=Path, help="a folder with a config.json, and the weights if they are not random")
     parser.add_argument("--artifact", help="a key, or a model.mega file, to run instead of eager code")
     parser.add_argument("--cache-dir", type=Path, help="where precast keeps its entries")
     parser.add_argument("--tokens", type=int, default=32, help="tokens to generate (default: 32)")
@@ -47,21 +45,15 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         help="token ids of a prompt; repeat it for more requests",
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of config.json"
-    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of config.json")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--compare", action="store_true", help="run eager code too, and fail unless tokens are equal"
-    )
+    parser.add_argument("--compare", action="store_true", help="run eager code too, and fail unless tokens are equal")
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.compare and not options.artifact:
-        raise UsageError(
-            "Nothing to compare", "without --artifact, eager code is all that runs", "add --artifact KEY"
-        )
+        raise UsageError("Nothing to compare", "without --artifact, eager code is all that runs", "add --artifact KEY")
     module = _module(options)
     prompts = options.prompt_ids or [[1, 2, 3, 4]]
     if not options.artifact:

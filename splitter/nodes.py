@@ -85,4 +85,4 @@ def is_size_like(node: fx.Node) -> bool:
 def _function_name(function: Callable[..., Any] | Any) -> str:
     module = getattr(function, "__module__", None) or "torch"
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or str(function)
-    return f"{module.removeprefix('_')}.{name}"
+    return f"{module.removeprefix('_')}.{name.removeprefix('_VariableFunctionsClass.')}"  # of torch.empty and its like

@@ -7,10 +7,11 @@ Order is never changed, but for one allocation that would make a piece of its ow
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from precast.errors import SplittingOpError
-from precast.splitter.nodes import is_allocation, is_getitem, is_size_like, op_name, op_overload
+from precast.splitter.nodes import example, is_allocation, is_getitem, is_size_like, op_name, op_overload
 
 __all__ = ["Group", "partition"]
 
@@ -41,8 +42,8 @@ def partition(graph: fx.Graph, splitting_ops: Collection[str]) -> tuple[Group, .
     home: dict[fx.Node, int] = {}
     for node in nodes:
         source = node.args[0] if is_getitem(node) else None
-        if isinstance(source, fx.Node) and source in home:
-            at = home[source]
+        if isinstance(source, fx.Node) and source in home and not isinstance(example(source), torch.Tensor):
+            at = home[source]  # a tuple must not cross; indexing a tensor is an op like any other
         else:
             at = _place(groups, _splits(node, splitting_ops))
         groups[at][1].append(node)

@@ -4,6 +4,7 @@ Numbers never cross from piece to piece: each is computed again inside the piece
 Otherwise equal pieces would differ, and AOTInductor takes no symbolic numbers as inputs (tracing-traps, torch-aot 2).
 """
 
+import operator
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,10 +14,15 @@ import torch
 from torch import fx
 
 from precast.errors import UnsupportedOpError
-from precast.splitter.nodes import example, is_size_like, target_name
+from precast.splitter.nodes import example, is_size_like, op_overload, target_name
 from precast.splitter.partition import Group
 
 __all__ = ["RawPiece", "lift"]
+
+_IN_PLACE_OPERATORS = frozenset({
+    operator.iadd, operator.iand, operator.ifloordiv, operator.ilshift, operator.imatmul, operator.imod, operator.imul,
+    operator.ior, operator.ipow, operator.irshift, operator.isub, operator.itruediv, operator.ixor, operator.setitem,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +75,15 @@ def _writes(group: Group) -> bool:
 
 
 def _in_place(node: fx.Node) -> bool:
-    if isinstance(node.target, torch._ops.OpOverload):
-        return bool(node.target._schema.is_mutable)
+    if node.kwargs.get("out") is not None or node.kwargs.get("inplace") is True:
+        return True
+    overload = node.target
+    if isinstance(overload, torch._ops.OpOverloadPacket):
+        overload = getattr(overload, op_overload(node))
+    if isinstance(overload, torch._ops.OpOverload):
+        return bool(overload._schema.is_mutable)
     name = target_name(node).rsplit(".", 1)[-1]
-    return (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "iadd", "imul", "isub", "itruediv")
+    return (name.endswith("_") and not name.endswith("__")) or node.target in _IN_PLACE_OPERATORS
 
 
 class _Builder:

@@ -2,7 +2,8 @@
 
 A value is named once and never rebound. Arguments of splitting ops and the module's result are templates: JSON in which
 `{"$ref": name}` stands for a value, `{"$tuple": [...]}` and `{"$list": [...]}` for sequences, `{"$dict": [[k, v]...]}`
-for a dict, `{"$dtype": name}` and `{"$device": type}` for torch's own constants; all else is a literal.
+for a dict, `{"$dtype": name}` and `{"$device": type}` for torch's own constants, `{"$number": "inf"}` for
+what JSON has no number for; all else is a literal.
 """
 
 from collections.abc import Iterator

@@ -1,5 +1,6 @@
 """Split a traced graph into a plan and its unique pieces."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,6 +166,8 @@ class _PlanBuilder:
                 if is_size_like(value) and value.op == "call_function":
                     self._compute(value)
                 return {"$ref": self._name(value)}
+            case float() if not math.isfinite(value):
+                return {"$number": repr(value)}  # JSON has no such number
             case None | bool() | int() | float() | str():
                 return value
             case torch.dtype():

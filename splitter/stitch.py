@@ -5,7 +5,7 @@ The call of a piece costs one list and one call, with no `nn.Module.__call__` on
 """
 
 import keyword
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ COMPUTE: Mapping[str, str] = {
     "getitem": "{0}[{1}]",
     "size": "{0}.shape[{1}]",
 }
+_NUMBERS: Mapping[str, str] = {"inf": "1e999", "-inf": "-1e999", "nan": "(1e999 - 1e999)"}  # there are no builtins
+_RESERVED = frozenset({"torch", "forward"})
+_AGAIN = "precompile the model again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,14 @@ def stitch(plan: SplitPlan) -> Stitched:
         CorruptError: A name in the plan is not an identifier, or a value is used before it exists.
     """
     _check(plan)
-    ops = {name: f"op_{name.replace('::', '_')}" for name in plan.op_counts()}
-    variants = _op_names(plan, ops)
+    taken = {*plan.arguments, *(i.name for i in plan.inputs), *_made_locally(plan)}
+    variants = _op_names(plan, taken)
     lines = [f"def forward({', '.join(plan.arguments)}):"]
     lines += [f"    {i.name} = {i.source}.shape[{i.dim}]" for i in plan.inputs if i.kind == "size"]
     pieces: list[tuple[str, str]] = []
     dying = _deaths(plan)
     for index, step in enumerate(plan.steps):
-        lines.append("    " + _statement(step, pieces, variants))
+        lines.append("    " + _statement(step, pieces, variants, taken))
         if dying[index]:
             lines.append(f"    del {', '.join(dying[index])}")
     lines.append(f"    return {_expression(plan.result)}")
@@ -98,15 +101,26 @@ def bind(
     return forward
 
 
-def _op_names(plan: SplitPlan, ops: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    pairs = {(s.op, s.overload): ops[s.op] for s in plan.steps if isinstance(s, CallOp)}
-    return {(op, ov): name if ov == "default" else f"{name}_{ov}" for (op, ov), name in sorted(pairs.items())}
+def _op_names(plan: SplitPlan, taken: set[str]) -> dict[tuple[str, str], str]:
+    """Name the ops: no two alike (`a::b_c` and `a_b::c`), and none like a value, which would hide it."""
+    names = {}
+    for op, overload in sorted({(s.op, s.overload) for s in plan.steps if isinstance(s, CallOp)}):
+        name = f"op_{op.replace('::', '_')}" + (f"_{overload}" if overload != "default" else "")
+        names[op, overload] = _fresh(name, taken)
+    return names
 
 
-def _statement(step: Step, pieces: list[tuple[str, str]], ops: Mapping[tuple[str, str], str]) -> str:
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _statement(step: Step, pieces: list[tuple[str, str]], ops: Mapping[tuple[str, str], str], taken: set[str]) -> str:
     match step:
         case RunPiece():
-            name = f"piece_{len(pieces)}"
+            name = _fresh(f"piece_{len(pieces)}", taken)
             pieces.append((name, step.key))
             call = f"{name}([{', '.join(step.inputs)}])"
             return f"{', '.join(step.outputs)}, = {call}" if step.outputs else call
@@ -122,6 +136,8 @@ def _statement(step: Step, pieces: list[tuple[str, str]], ops: Mapping[tuple[str
                     f"known there: {', '.join(COMPUTE)}",
                     "move the computation before the first or after the last of the consecutive splitting ops",
                 )
+            if len(step.args) != form.count("{"):
+                raise CorruptError(f"`{step.function}` in the split plan has {len(step.args)} arguments", "", _AGAIN)
             return f"{step.output} = {form.format(*[_expression(a) for a in step.args])}"
 
 
@@ -136,11 +152,13 @@ def _expression(template: Template) -> str:
         return "[" + ", ".join(_expression(x) for x in template["$list"]) + "]"
     if "$dict" in template:
         return "{" + ", ".join(f"{k!r}: {_expression(v)}" for k, v in template["$dict"]) + "}"
+    if template.get("$number") in _NUMBERS:
+        return _NUMBERS[template["$number"]]
     if "$dtype" in template and str(template["$dtype"]).isidentifier():
         return f"torch.{template['$dtype']}"
     if "$device" in template and str(template["$device"]).isidentifier():
         return f"torch.device({template['$device']!r})"
-    raise CorruptError(f"the split plan holds an unknown form: {template}", "", "precompile the model again")
+    raise CorruptError(f"the split plan holds an unknown form: {template}", "", _AGAIN)
 
 
 def _used(step: Step) -> list[str]:
@@ -177,17 +195,34 @@ def _deaths(plan: SplitPlan) -> list[list[str]]:
 
 
 def _check(plan: SplitPlan) -> None:
-    """Refuse names that are not identifiers, before any text is generated: the plan may come from a file."""
-    known: set[str] = set(plan.arguments) | {i.name for i in plan.inputs}
-    names = known | {i.source for i in plan.inputs if i.kind == "size"} | set(_made_locally(plan))
-    names |= {s.overload for s in plan.steps if isinstance(s, CallOp)}
-    names |= {p for s in plan.steps if isinstance(s, CallOp) for p in s.op.split("::")}
-    names |= {k for s in plan.steps if isinstance(s, CallOp) for k, _ in s.kwargs}
-    bad = sorted(n for n in names if not n.isidentifier() or keyword.iskeyword(n) or n.startswith("__"))
-    if bad:
-        raise CorruptError(f"the split plan holds the name {bad[0]!r}", "it is not an identifier", "precompile again")
+    """Refuse a plan whose names are not identifiers, each made once and before its use: it may come from a file."""
+    for name in _names(plan):
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
+            raise CorruptError(f"the split plan holds the name {name!r}", "it is not an identifier", _AGAIN)
+    sizes = [i for i in plan.inputs if i.kind == "size"]
+    if any(type(i.dim) is not int for i in sizes):
+        raise CorruptError("the split plan holds a dim that is no number", "", _AGAIN)
+    known = {*plan.arguments, *(i.name for i in plan.inputs)}
+    _require([i.source for i in sizes], set(plan.arguments))
     for step in plan.steps:
-        missing = [n for n in _used(step) if n not in known]
-        if missing:
-            raise CorruptError(f"the split plan uses `{missing[0]}` before it exists", "", "precompile the model again")
+        _require(_used(step), known)
+        twice = [n for n in _made(step) if n in known or n in _RESERVED]
+        if twice:
+            raise CorruptError(f"the split plan makes `{twice[0]}` twice", "a value is named once", _AGAIN)
         known.update(_made(step))
+    _require(list(references(plan.result)), known)
+
+
+def _names(plan: SplitPlan) -> Iterator[Any]:
+    yield from plan.arguments
+    yield from (i.name for i in plan.inputs)
+    for step in plan.steps:
+        yield from _made(step)
+        if isinstance(step, CallOp):
+            yield from (step.overload, *str(step.op).split("::"), *(k for k, _ in step.kwargs))
+
+
+def _require(used: Sequence[Any], known: Set[str]) -> None:
+    for name in used:
+        if not isinstance(name, str) or name not in known:
+            raise CorruptError(f"the split plan uses `{name}` before it exists", "", _AGAIN)

@@ -5,6 +5,7 @@ type of the inputs, with symbols renumbered in order of appearance (torch-aot.md
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,10 @@ class _Symbols:
     def name(self, size: Any) -> str:
         if isinstance(size, int):
             return str(size)
-        return self._names.setdefault(str(size), f"s{len(self._names)}")
+        expression = size.node.expr  # `2*u0` keeps its relation to `u0`
+        for symbol in sorted(expression.free_symbols, key=str):
+            self._names.setdefault(str(symbol), f"s{len(self._names)}")
+        return re.sub(r"\w+", lambda word: self._names.get(word[0], word[0]), str(expression))
 
 
 def _tensor(value: Any, symbols: _Symbols) -> str:

@@ -15,7 +15,9 @@ from precast.splitter.stitch import PieceCallable
 __all__ = ["AotiPayload"]
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_KEPT = (".so", ".cubin", "_metadata.json")  # sources are not needed to load, and hold the build's paths
+_KEPT = (".so", ".cubin", "_metadata.json")
+_SOURCES = (".cpp",)  # hold the build's paths and are not read, but torch 2.11 finds the metadata by their names
+_LEFT_OUT = b"// source left out\n"
 _VERSION_FILES = ("archive_format", "archive_version", "byteorder", "/version")
 
 
@@ -68,9 +70,11 @@ def _repack(package: Path, folder: Path) -> bytes:
     out = folder / "stripped.pt2"
     with zipfile.ZipFile(package) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as new:
         for name in sorted(old.namelist()):
-            if not name.endswith((*_KEPT, *_VERSION_FILES)):
+            if not name.endswith((*_KEPT, *_SOURCES, *_VERSION_FILES)):
                 continue
-            data = _strip(old.read(name), folder) if name.endswith(".so") else old.read(name)
+            data = _LEFT_OUT if name.endswith(_SOURCES) else old.read(name)
+            if name.endswith(".so"):
+                data = _strip(data, folder)
             root, _, rest = name.partition("/")
             new.writestr(zipfile.ZipInfo(f"piece/{rest}" if root and rest else name, _EPOCH), data)
     return out.read_bytes()

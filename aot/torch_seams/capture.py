@@ -16,6 +16,12 @@ from torch import Tensor, fx, nn
 
 __all__ = ["Capture", "CaptureError", "capture_graph", "mark_dynamic_dim", "placeholder_source", "stores_outside"]
 
+_STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_SUBSCR"})
+# Dynamo stores an attribute or buffer of a module by a call, and replays what forward did to a dict, list or set.
+_STORING_CALLS = frozenset(
+    {"object_setattr_ignore_descriptor", "update", "clear", "extend", "append", "add", "move_to_end", "__setattr__"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Capture:
@@ -94,10 +100,14 @@ def placeholder_source(node: fx.Node) -> str:
 
 def stores_outside(code: CodeType) -> tuple[str, ...]:
     """Name the attributes and globals that forward itself assigns; the graph alone would lose them."""
-    stores = {"STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_SUBSCR"}
-    found = (
-        str(i.argval) if i.argval is not None else "an item" for i in dis.get_instructions(code) if i.opname in stores
-    )
+    instructions = list(dis.get_instructions(code))
+    found = []
+    for at, i in enumerate(instructions):
+        if i.opname in _STORES:
+            found.append(str(i.argval) if i.argval is not None else "an item")
+        elif i.opname in ("LOAD_ATTR", "LOAD_METHOD") and i.argval in _STORING_CALLS:
+            names = (j.argval for j in instructions[at:] if j.opname == "LOAD_CONST" and isinstance(j.argval, str))
+            found.append(next(names, "an item"))
     return tuple(dict.fromkeys(found))
 
 

@@ -25,6 +25,7 @@ def export_piece(module: fx.GraphModule, low: int, high: int) -> Any:
         A `torch.export.ExportedProgram`.
     """
     examples = [n.meta["example_value"] for n in module.graph.nodes if n.op == "placeholder"]
+    _require_one_symbol(examples)
     hint = low if low == high else _hint(low, high)
     dim = torch.export.Dim("tokens", min=low, max=high) if low < high else None
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -38,6 +39,9 @@ def export_piece(module: fx.GraphModule, low: int, high: int) -> Any:
 def program_bytes(program: Any) -> bytes:
     """Serialise an exported program without its example inputs, which are fake tensors."""
     program._example_inputs = None
+    # torch.export notes a range for `2*s0` too, and when it reads the program again takes that for a symbol.
+    for expression in [e for e in program.range_constraints if not e.is_Symbol]:
+        del program.range_constraints[expression]
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     return buffer.getvalue()
@@ -60,32 +64,46 @@ def _hint(low: int, high: int) -> int:
 
 
 def _concrete(example: Tensor, tokens: int) -> Tensor:
-    shape = [tokens if isinstance(s, torch.SymInt) else s for s in example.shape]
-    stride = _stride(example, tokens)
+    shape = [_number(s, tokens) for s in example.shape]
+    stride = [_number(s, tokens) for s in example.stride()]
     return torch.empty_strided(shape, stride, dtype=example.dtype, device=example.device)
 
 
-def _stride(example: Tensor, tokens: int) -> list[int]:
-    """Concretise a stride; a symbolic one is the product of the token count and the inner sizes."""
-    inner: list[int] = []
-    for s in example.stride():
-        if isinstance(s, torch.SymInt):
-            inner.append(int(s.node.expr.subs(dict.fromkeys(s.node.expr.free_symbols, tokens))))
-        else:
-            inner.append(int(s))
-    return inner
+def _number(size: Any, tokens: int) -> int:
+    """Concretise a size or stride; a symbolic one is an expression in the token count, such as `2*u0`."""
+    if isinstance(size, torch.SymInt):
+        return int(size.node.expr.subs(dict.fromkeys(size.node.expr.free_symbols, tokens)))
+    return int(size)
 
 
 def _dynamic(example: Tensor, dim: Any) -> dict[int, Any] | None:
-    marks = {i: dim for i, s in enumerate(example.shape) if isinstance(s, torch.SymInt)}
+    marks = {i: _derived(s, dim) for i, s in enumerate(example.shape) if isinstance(s, torch.SymInt)}
     return marks or None
+
+
+def _derived(size: torch.SymInt, dim: Any) -> Any:
+    """Express a size by the token dim: export knows `a * dim + b` alone, and marking `2*u0` as the dim would lie."""
+    low, high = (_number(size, n) for n in (0, 1))
+    if _number(size, 1000) != low + 1000 * (high - low) or low < 0 or high <= low:
+        raise ValueError(f"the size {size} is no multiple of the token count")
+    scaled = dim if high - low == 1 else (high - low) * dim
+    return scaled + low if low else scaled
+
+
+def _require_one_symbol(examples: list[Tensor]) -> None:
+    symbols = {
+        str(x) for e in examples for s in e.shape if isinstance(s, torch.SymInt) for x in s.node.expr.free_symbols
+    }
+    if len(symbols) > 1:
+        raise ValueError(f"a size there depends on data, not on the token count alone: {', '.join(sorted(symbols))}")
 
 
 def _without_examples(module: fx.GraphModule) -> fx.GraphModule:
     """Copy a piece without Dynamo's fake values: export brings its own fake mode."""
     graph = fx.Graph()
     output = graph.graph_copy(module.graph, {})
-    graph.output(output)
+    # torch.export cannot store a program without outputs; the caller of a piece that only writes ignores this one.
+    graph.output(output or (next(iter(graph.nodes)),))
     for node in graph.nodes:
         node.meta = {}
     return fx.GraphModule(module, graph)

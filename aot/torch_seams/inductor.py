@@ -7,7 +7,10 @@ import io
 import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
+
+from precast.aot.torch_seams.triton import no_compiler_started
 
 __all__ = ["build_artifact", "load_artifact"]
 
@@ -44,7 +47,8 @@ def load_artifact(data: bytes) -> Callable[[list[Any]], Sequence[Any]]:
     import torch._functorch.config
     from torch._inductor.standalone_compile import AOTCompiledArtifact
 
-    with _LOADING, torch._functorch.config.patch(bundled_autograd_cache=True):
+    quiet = no_compiler_started() if torch.cuda.is_available() else nullcontext()
+    with _LOADING, quiet, torch._functorch.config.patch(bundled_autograd_cache=True):
         artifact = AOTCompiledArtifact.deserialize(data)
 
     def run(inputs: list[Any]) -> Sequence[Any]:

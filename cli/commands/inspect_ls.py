@@ -18,7 +18,7 @@ def inspect_ls(
         list[str] | None,
         typer.Option("--filter", metavar="EXPR", help="Such as 'size>1GB', 'used>30d' or 'model=llama*'; repeatable"),
     ] = None,
-    sort: Annotated[str, typer.Option("--sort", metavar="KEY[:asc|desc]", help="Field to sort by")] = "key",
+    sort: Annotated[str, typer.Option("--sort", metavar="KEY:DIR", help="Field to sort by, and asc or desc")] = "key",
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Show the first N only")] = None,
     long: Annotated[bool, typer.Option("--long", help="Show full keys, ages and reasons")] = False,
 ) -> None:

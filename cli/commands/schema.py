@@ -17,7 +17,7 @@ def schema(
     session: Session,
     name: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COMMAND]", help="A command, such as precompile or inspect ls"),
+        typer.Argument(metavar="COMMAND", help="A command, such as precompile or inspect ls"),
     ] = None,
 ) -> None:
     """Print the JSON Schema of a command's answer, or list the commands that have one."""

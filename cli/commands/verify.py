@@ -20,7 +20,7 @@ def verify(
     flags: CompileFlags,
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[KEY|MODEL|FILE.mega]", help="What to verify; the only entry if left out"),
+        typer.Argument(metavar="KEY|MODEL|FILE.mega", help="What to verify; the only entry if left out"),
     ] = None,
     level: Annotated[Level, typer.Option("--level", help="How far to go")] = Level.AUTO,
     sizes: Annotated[str | None, typer.Option("--sizes", metavar="LIST", help="Token counts to run")] = None,

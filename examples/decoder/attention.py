@@ -99,9 +99,7 @@ def _problems(
         yield f"sinks must be [{heads}] on {query.device}, got {list(sinks.shape)} on {sinks.device}"
 
 
-def _cache_problems(
-    context: AttentionContext, query: Tensor, key: Tensor, value: Tensor, layer: int
-) -> Iterator[str]:
+def _cache_problems(context: AttentionContext, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Iterator[str]:
     """Name what in the context does not fit the call."""
     if layer >= len(context.cache.keys_L):
         yield f"layer {layer} is not in a KV cache of {len(context.cache.keys_L)} layers"
@@ -194,35 +192,32 @@ def _cpu(
     meta, tokens = context.metadata, query.shape[0]
     slots_T, requests_T = meta.slots_T[:tokens], meta.requests_T[:tokens]
     real_T = slots_T >= 0
-    context.cache.keys_L[layer].flatten(0, 1)[slots_T[real_T]] = key[real_T]
-    context.cache.values_L[layer].flatten(0, 1)[slots_T[real_T]] = value[real_T]
+    keys_SKD, values_SKD = (cache[layer].flatten(0, 1) for cache in (context.cache.keys_L, context.cache.values_L))
+    keys_SKD[slots_T[real_T]] = key[real_T]
+    values_SKD[slots_T[real_T]] = value[real_T]
     out.zero_()
     for request in requests_T[real_T].unique().tolist():
         rows = (real_T & (requests_T == request)).nonzero().squeeze(1)
-        contexts_t = meta.contexts_T[rows].long()
-        first = 0 if sliding_window is None else max(0, int(contexts_t.min()) - sliding_window)
-        positions_S = torch.arange(first, int(contexts_t.max()), device="cpu")
-        slots_S = _slots(context, request, positions_S)
-        seen_tS = _visible(positions_S, contexts_t, sliding_window)
-        keys_SKD = context.cache.keys_L[layer].flatten(0, 1)[slots_S].float()
-        values_SKD = context.cache.values_L[layer].flatten(0, 1)[slots_S].float()
-        scores_QtS = _scores(query[rows].float(), keys_SKD, scale, soft_cap)
+        slots_S, seen_tS = _reach(context, request, meta.contexts_T[rows].long(), sliding_window)
+        scores_QtS = _scores(query[rows].float(), keys_SKD[slots_S].float(), scale, soft_cap)
         weights_QtS = _softmax(scores_QtS.masked_fill(~seen_tS, float("-inf")), sinks)
-        out[rows] = _weighted(weights_QtS, values_SKD).to(out.dtype)
+        out[rows] = _weighted(weights_QtS, values_SKD[slots_S].float()).to(out.dtype)
 
 
-def _slots(context: AttentionContext, request: int, positions_S: Tensor) -> Tensor:
+def _reach(
+    context: AttentionContext, request: int, contexts_t: Tensor, sliding_window: int | None
+) -> tuple[Tensor, Tensor]:
+    """Find the slots that the request's tokens see, and which token sees which of them.
+
+    Slots before every token's window stay out: their blocks may have been given to another request.
+    """
+    # A token sees the positions up to itself, and no more of them than the window holds.
+    firsts_t1 = (contexts_t - (sliding_window or int(contexts_t.max()))).clamp(min=0)[:, None]
+    positions_S = torch.arange(int(firsts_t1.min()), int(contexts_t.max()), device="cpu")
+    seen_tS = (positions_S >= firsts_t1) & (positions_S < contexts_t[:, None])
     size = context.cache.block_size
     blocks_S = context.metadata.block_table_RM[request, positions_S // size].long()
-    return blocks_S * size + positions_S % size
-
-
-def _visible(positions_S: Tensor, contexts_t: Tensor, sliding_window: int | None) -> Tensor:
-    """Tell which positions each token sees: those up to itself, and no more than the window."""
-    seen_tS = positions_S < contexts_t[:, None]
-    return (
-        seen_tS if sliding_window is None else seen_tS & (positions_S >= contexts_t[:, None] - sliding_window)
-    )
+    return blocks_S * size + positions_S % size, seen_tS
 
 
 def _scores(query_tQD: Tensor, keys_SKD: Tensor, scale: float, soft_cap: float | None) -> Tensor:

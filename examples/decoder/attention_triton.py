@@ -137,9 +137,7 @@ def _write_kv_kernel(
         tl.store(keys_ptr + slot * (HEADS * DIM) + k * DIM + d, key, mask=mask)
         v = tl.arange(0, VALUE_DIM_PADDED)[None, :]
         mask = (k < HEADS) & (v < VALUE_DIM)
-        value = tl.load(
-            value_ptr + token * value_stride_t + k * value_stride_k + v * value_stride_d, mask=mask
-        )
+        value = tl.load(value_ptr + token * value_stride_t + k * value_stride_k + v * value_stride_d, mask=mask)
         tl.store(values_ptr + slot * (HEADS * VALUE_DIM) + k * VALUE_DIM + v, value, mask=mask)
 
 
@@ -192,9 +190,7 @@ def _attend_kernel(
     v = tl.arange(0, VALUE_DIM_PADDED)
     w = tl.arange(0, TILE)
     heads = kv_head * GROUP + g
-    query_at = (
-        query_ptr + token * query_stride_t + heads[:, None] * query_stride_q + d[None, :] * query_stride_d
-    )
+    query_at = query_ptr + token * query_stride_t + heads[:, None] * query_stride_q + d[None, :] * query_stride_d
     query = tl.load(query_at, mask=(g[:, None] < GROUP) & (d[None, :] < DIM), other=0.0)
 
     top = tl.full((GROUP_PADDED,), float("-inf"), tl.float32)
@@ -208,14 +204,10 @@ def _attend_kernel(
     for start in range(first, context, TILE):
         position = start + w
         seen = position < context
-        block = tl.load(
-            block_table_ptr + request * block_table_stride_r + position // BLOCK, mask=seen, other=0
-        )
+        block = tl.load(block_table_ptr + request * block_table_stride_r + position // BLOCK, mask=seen, other=0)
         row = (block.to(tl.int64) * BLOCK + position % BLOCK) * KV_HEADS + kv_head
         # Unseen positions are read as zero: stale slots may hold anything, and zero times NaN is NaN.
-        keys = tl.load(
-            keys_ptr + row[None, :] * DIM + d[:, None], mask=seen[None, :] & (d[:, None] < DIM), other=0.0
-        )
+        keys = tl.load(keys_ptr + row[None, :] * DIM + d[:, None], mask=seen[None, :] & (d[:, None] < DIM), other=0.0)
         scores = tl.dot(query, keys, input_precision="ieee") * scale
         if HAS_SOFT_CAP:
             # tanh(x) = 2 sigmoid(2x) - 1
@@ -235,6 +227,4 @@ def _attend_kernel(
 
     result = sums / tl.where(total > 0, total, 1.0)[:, None]
     out_at = out_ptr + token * out_stride_t + heads[:, None] * out_stride_q + v[None, :] * out_stride_d
-    tl.store(
-        out_at, result.to(out_ptr.dtype.element_ty), mask=(g[:, None] < GROUP) & (v[None, :] < VALUE_DIM)
-    )
+    tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=(g[:, None] < GROUP) & (v[None, :] < VALUE_DIM))

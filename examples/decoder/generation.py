@@ -122,9 +122,7 @@ def _requests(prompts: Sequence[Sequence[int]], num_tokens: int) -> list[_Reques
 
 def _check(module: nn.Module, prompts: Sequence[Sequence[int]], num_tokens: int) -> DecoderModel:
     if not isinstance(module, DecoderModel):
-        raise UsageError(
-            f"Not a decoder of this family: {type(module).__name__}", "", "pass the spec's module"
-        )
+        raise UsageError(f"Not a decoder of this family: {type(module).__name__}", "", "pass the spec's module")
     vocabulary, positions = module.config.vocab_size, module.config.max_position_embeddings
     if num_tokens < 1 or not prompts or not all(prompts):
         raise UsageError("Nothing to generate", "a prompt is empty or no token is asked for", "give a prompt")

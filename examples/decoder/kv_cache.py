@@ -141,9 +141,7 @@ class AttentionContext:
         meta.contexts_T.zero_()
         if count:
             meta.slots_T[:count].copy_(torch.cat(slots))
-            meta.requests_T[:count].copy_(
-                torch.repeat_interleave(torch.arange(len(requests), device="cpu"), owners)
-            )
+            meta.requests_T[:count].copy_(torch.repeat_interleave(torch.arange(len(requests), device="cpu"), owners))
             meta.contexts_T[:count].copy_(positions_T + 1)
         for row, request in enumerate(requests):
             blocks = torch.tensor(request.blocks, dtype=torch.int32, device="cpu")
@@ -177,9 +175,7 @@ class AttentionContext:
         if any(r.start < 0 or r.count < 0 for r in requests):
             raise UsageError("A request starts at or brings a negative number of tokens", "", "count from 0")
         if any(len(r.blocks) * self.cache.block_size < r.start + r.count for r in requests):
-            raise UsageError(
-                "A request has too few KV blocks for its tokens", "", "allocate more blocks to it"
-            )
+            raise UsageError("A request has too few KV blocks for its tokens", "", "allocate more blocks to it")
         if any(not 0 <= b < self.cache.num_blocks for b in chain.from_iterable(r.blocks for r in requests)):
             raise UsageError(
                 "A request names a KV block that does not exist",

@@ -70,9 +70,7 @@ def _scale_llama3(inv_freq_E: Tensor, scaling: Llama3Scaling) -> Tensor:
     longest, shortest = original / scaling.low_freq_factor, original / scaling.high_freq_factor
     wavelen_E = 2 * math.pi / inv_freq_E
     scaled_E = torch.where(wavelen_E > longest, inv_freq_E / scaling.factor, inv_freq_E)
-    smooth_E = (original / wavelen_E - scaling.low_freq_factor) / (
-        scaling.high_freq_factor - scaling.low_freq_factor
-    )
+    smooth_E = (original / wavelen_E - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     blended_E = (1 - smooth_E) * scaled_E / scaling.factor + smooth_E * scaled_E
     between_E = (wavelen_E >= shortest) & (wavelen_E <= longest)
     return torch.where(between_E, blended_E, scaled_E)
@@ -81,9 +79,7 @@ def _scale_llama3(inv_freq_E: Tensor, scaling: Llama3Scaling) -> Tensor:
 def _rotate(x_TQD: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
     """Rotate the first half of the head dim against the second, as transformers' `rotate_half` does."""
     first_TQE, second_TQE = x_TQD.chunk(2, dim=-1)
-    return torch.cat(
-        (first_TQE * cos_T1E - second_TQE * sin_T1E, second_TQE * cos_T1E + first_TQE * sin_T1E), dim=-1
-    )
+    return torch.cat((first_TQE * cos_T1E - second_TQE * sin_T1E, second_TQE * cos_T1E + first_TQE * sin_T1E), dim=-1)
 
 
 class Attention(nn.Module):
@@ -151,9 +147,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
         self.rotary = Rotary(config)
-        self.layers = nn.ModuleList(
-            DecoderLayer(config, layer, dtype) for layer in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(DecoderLayer(config, layer, dtype) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
 
     def forward(self, input_ids_T: Tensor, positions_T: Tensor) -> Tensor:

@@ -36,9 +36,7 @@ def read_rope(reader: ConfigReader, max_positions: int) -> tuple[float, Llama3Sc
         reader.problems.append(f"rope type {kind!r} is not supported")
     else:
         strange = sorted(set(given) - _ROPE_KEYS - llama3_keys)
-        reader.problems.extend(
-            f"rope parameter `{key}` is not supported for rope type {kind}" for key in strange
-        )
+        reader.problems.extend(f"rope parameter `{key}` is not supported for rope type {kind}" for key in strange)
     for partial in (rope, reader):
         if partial.number("partial_rotary_factor", 1.0) != 1.0:
             reader.problems.append("`partial_rotary_factor` other than 1 is not supported")

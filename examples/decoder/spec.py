@@ -142,7 +142,8 @@ def sample(module: nn.Module, num_tokens: int, seed: int) -> Iterator[tuple[Tens
     context = new_context(
         module,
         num_blocks=max(1, sum(widths)),
-        max_tokens=num_tokens,
+        # Room for padded rows, up to any capture size that the tokens may be padded to.
+        max_tokens=1 << max(4, (num_tokens - 1).bit_length()),
         max_requests=max(1, len(lengths)),
         max_blocks=max([1, *widths]),
     )

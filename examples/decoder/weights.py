@@ -42,9 +42,7 @@ def named_weights(module: DecoderModel) -> dict[str, Tensor]:
             weights[name] = parameter.detach()
             continue
         views = parameter.detach().split([rows for _, rows in stack])
-        weights |= {
-            ".".join((*owner, part, kind)): view for (part, _), view in zip(stack, views, strict=True)
-        }
+        weights |= {".".join((*owner, part, kind)): view for (part, _), view in zip(stack, views, strict=True)}
     return weights
 
 
@@ -113,15 +111,11 @@ def _shards(index: Path) -> tuple[Path, ...]:
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightError(
-            f"Damaged index: {index.name}", str(error), "download it again", path=str(index)
-        ) from error
+        raise WeightError(f"Damaged index: {index.name}", str(error), "download it again", path=str(index)) from error
     paths = tuple(index.parent / name for name in names)
     if missing := [path.name for path in paths if not path.is_file()]:
         what = f"{index.name} names files that are not there"
-        raise WeightError(
-            what, ", ".join(missing[:_MENTIONED]), "download the missing shards", path=str(index)
-        )
+        raise WeightError(what, ", ".join(missing[:_MENTIONED]), "download the missing shards", path=str(index))
     return paths
 
 

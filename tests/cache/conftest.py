@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.cache.support import PAYLOADS, Clock, make_manifest, publish
 
 from precast.cache.store import Store
-from tests.cache.support import PAYLOADS, Clock, make_manifest, publish
 
 
 @pytest.fixture

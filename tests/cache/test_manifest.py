@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cache.support import make_manifest, payload_record
 
 from precast.cache.canonical import canonical_json, decode_json, digest
 from precast.cache.factors import Factor
 from precast.cache.manifest import TOO_NEW, TOO_OLD, Manifest, MegaRecord, ModelRecord
 from precast.errors import CorruptError, FormatError
-from tests.cache.support import make_manifest, payload_record
 
 GOLDEN = Path(__file__).parent / "golden" / "manifest-v1.json"
 
@@ -34,7 +34,7 @@ manifests = st.builds(
 
 def tampered(**changes: Any) -> bytes:
     """A manifest with fields changed behind its back, under a digest that fits them."""
-    document: dict[str, Any] = json.loads(make_manifest().to_json())
+    document: Any = decode_json(make_manifest().to_json())
     document |= changes
     del document["digest"]
     return canonical_json({**document, "digest": digest(document)})

@@ -65,7 +65,7 @@ class FakeResult:
     root: Path
     key: str = "7f3c91d2a604" + "0" * 52
     model: str = "tiny-decoder"
-    group_digests: dict[str, str] = field(default_factory=lambda: {"env": "19ab" + "0" * 60, "code": "c4" * 32})
+    factors_digests: dict[str, str] = field(default_factory=lambda: {"env": "19ab" + "0" * 60, "code": "c4" * 32})
     pieces: int = 5
     unique: int = 3
     ranges: tuple[tuple[int, int], ...] = ((1, 8192),)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.support import FakeLibrary, Ran
+from typer.testing import CliRunner
 
-from precast.cli.app import main
+from precast.cli.app import build_app, main
 from precast.cli.signals import Terminated
 from precast.errors import CompileError, CorruptError, ExitCode, LockedError, NoEntryError, NoGpuError, PrecastError
 
@@ -157,3 +158,28 @@ def test_a_log_file_holds_debug_lines(run: Run, library: Library, root: Path, tm
     assert "detail" in (tmp_path / "run.log").read_text()
     assert "detail" in run("precompile", "m.py:f", "-vv").err
     assert logging.getLogger("precast").handlers == []
+
+
+@pytest.mark.parametrize("option", ["--log-file", "--events"])
+def test_a_file_that_cannot_be_written_is_named(
+    run: Run, library: Library, root: Path, tmp_path: Path, option: str
+) -> None:
+    fake = library("precompile", CompileError("Never reached"))
+    ran = run("precompile", "m.py:f", option, str(tmp_path / "absent" / "file"), "--json")
+    assert ran.code == ExitCode.USAGE
+    assert ran.json()["errors"][0]["message"].startswith(option)
+    assert fake.args == ()
+
+
+@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize(
+    ("words", "pieces"),
+    [
+        (["--help"], ["PRECAST_CACHE_DIR", "precompile", "verify", "inspect", "prune", "config", "schema"]),
+        (["verify", "--help"], ["PRECAST_CACHE_DIR", "PRECAST_LOG", "KEY|MODEL|FILE.mega", "--no-strict"]),
+        (["inspect", "ls", "--help"], ["KEY:DIR", "EXPR", "--long"]),
+    ],
+)
+def test_help_loses_no_word_to_markup(rich: bool, words: list[str], pieces: list[str]) -> None:
+    shown = CliRunner().invoke(build_app(rich=rich), words, env={"COLUMNS": "200"}).stdout
+    assert [piece for piece in pieces if piece not in shown] == []

@@ -22,9 +22,7 @@ def prefill_then_decode(module: DecoderModel, sequences: Sequence[Sequence[int]]
     widths = [-(-len(ids) // block_size) for ids in sequences]
     turns = sorted((turn, owner) for owner, width in enumerate(widths) for turn in range(width))
     order = list(reversed(range(len(turns))))
-    blocks = [
-        tuple(order[i] for i, (_, o) in enumerate(turns) if o == owner) for owner in range(len(sequences))
-    ]
+    blocks = [tuple(order[i] for i, (_, o) in enumerate(turns) if o == owner) for owner in range(len(sequences))]
     context = new_context(
         module,
         num_blocks=len(turns),
@@ -42,9 +40,7 @@ def prefill_then_decode(module: DecoderModel, sequences: Sequence[Sequence[int]]
             counts = [len(ids) - steps if step == 0 else 1 for ids in sequences]
             requests = [RequestTokens(d, c, b) for d, c, b in zip(done, counts, blocks, strict=True)]
             positions = context.fill(requests)
-            ids = torch.tensor(
-                [i for seq, d, c in zip(sequences, done, counts, strict=True) for i in seq[d : d + c]]
-            )
+            ids = torch.tensor([i for seq, d, c in zip(sequences, done, counts, strict=True) for i in seq[d : d + c]])
             pad = torch.zeros(padding, dtype=torch.int64)
             hidden = module(torch.cat((ids, pad)), torch.cat((positions, pad)))[: len(ids)]
             for own, part in zip(logits, module.compute_logits(hidden).split(counts), strict=True):

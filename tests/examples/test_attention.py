@@ -128,6 +128,18 @@ def test_padded_rows_write_nothing_into_the_cache() -> None:
     assert context.cache.keys_L[1].isnan().all()
 
 
+def test_blocks_before_the_window_may_hold_anything() -> None:
+    context = make_context(kv_heads=1, head_dim=2, value_dim=2)
+    for start, count in ((0, 8), (8, 1)):
+        query, key, value, out = (torch.ones(count, 1, 2) for _ in range(4))
+        context.fill([RequestTokens(start, count, (5, 6, 7))])
+        with context.use():
+            paged_attention(query, key, value, out, 0, 1.0, sliding_window=3)
+        context.cache.values_L[0][5].fill_(float("nan"))
+
+    assert torch.equal(out, torch.ones(1, 1, 2))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

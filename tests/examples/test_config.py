@@ -166,9 +166,7 @@ def test_all_problems_are_named_at_once() -> None:
     assert all(word in caught.value.why for word in ("hidden_act", "num_experts", "vocab_size"))
 
 
-@pytest.mark.parametrize(
-    "config", [{"architectures": ["GemmaForCausalLM"], **SIZES}, {"model_type": "mixtral"}, {}]
-)
+@pytest.mark.parametrize("config", [{"architectures": ["GemmaForCausalLM"], **SIZES}, {"model_type": "mixtral"}, {}])
 def test_another_architecture_is_refused_with_the_supported_ones(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigValueError, match="Unsupported architecture") as caught:
         parse_config(config)

@@ -12,7 +12,7 @@ import precast
 from precast.errors import UsageError
 from precast.examples.decoder.generation import generate
 from precast.examples.decoder.model import DecoderModel
-from precast.examples.decoder.spec import sample, tiny
+from precast.examples.decoder.spec import tiny
 from precast.examples.generate import main
 
 TINY = str(Path(__file__).parents[2] / "examples" / "configs" / "tiny-llama")
@@ -41,8 +41,6 @@ def test_each_token_is_the_likeliest_after_all_before_it(module: DecoderModel) -
     result = generate(module, [prompt], 6)
 
     ids = [*prompt, *result.tokens[0]]
-    with sample(module, 1, 0):
-        pass
     for end in range(len(prompt), len(ids)):
         whole = generate(module, [ids[:end]], 1)
         assert whole.tokens[0][0] == ids[end]
@@ -109,9 +107,7 @@ def test_a_module_of_another_family_is_refused() -> None:
         generate(nn.Linear(1, 1), [[1]], 1)
 
 
-def test_the_command_prints_tokens_and_speed(
-    module: DecoderModel, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_tokens_and_speed(module: DecoderModel, capsys: pytest.CaptureFixture[str]) -> None:
     status = main([TINY, "--tokens", "3", "--prompt-ids", "1", "2", "--prompt-ids", "7", "--device", "cpu"])
 
     first, second, speed = capsys.readouterr().out.splitlines()

@@ -111,9 +111,7 @@ def test_logits_equal_those_of_transformers_in_prefill_and_decode(
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_sharded_weights_give_the_same_logits_as_a_single_file(
-    tied: bool, tmp_path: Path, forward: Forward
-) -> None:
+def test_sharded_weights_give_the_same_logits_as_a_single_file(tied: bool, tmp_path: Path, forward: Forward) -> None:
     model = reference("llama", tie_word_embeddings=tied)
     model.save_pretrained(tmp_path / "one")
     model.save_pretrained(tmp_path / "many", max_shard_size="20KB")

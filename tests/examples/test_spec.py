@@ -108,9 +108,7 @@ def test_a_folder_with_weights_in_another_format_is_not_filled_with_random_ones(
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 128, 129, 700])
-def test_a_sample_has_as_many_tokens_as_asked_for_in_prompts_of_at_most_128(
-    module: nn.Module, num_tokens: int
-) -> None:
+def test_a_sample_has_as_many_tokens_as_asked_for_in_prompts_of_at_most_128(module: nn.Module, num_tokens: int) -> None:
     with sample(module, num_tokens, 0) as (ids, positions):
         hidden = module(ids, positions)
 
@@ -121,6 +119,15 @@ def test_a_sample_has_as_many_tokens_as_asked_for_in_prompts_of_at_most_128(
     assert num_tokens <= 128 or int((positions == 0).sum()) > 1
     assert hidden.shape == (num_tokens, 64)
     assert hidden.isfinite().all()
+
+
+def test_a_sample_leaves_room_for_padded_rows(module: nn.Module) -> None:
+    with sample(module, 17, 0) as (ids, positions):
+        hidden = module(ids, positions)
+        padded = module(*(torch.cat((tensor, tensor.new_zeros(7))) for tensor in (ids, positions)))
+
+    torch.testing.assert_close(padded[:17], hidden)
+    assert padded.isfinite().all()
 
 
 def test_a_sample_is_decided_by_its_seed(module: nn.Module) -> None:

@@ -66,9 +66,7 @@ def lines(piece: list[Node]) -> Iterator[str]:
 
     for node in piece:
         arguments = torch.fx.map_arg((node.args, node.kwargs), lambda n: name(n))  # type: ignore[attr-defined, unused-ignore]
-        target = (
-            node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
-        )
+        target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
         yield f"{name(node)} = {target}{arguments}"
 
 

@@ -43,9 +43,7 @@ def test_named_weights_cover_every_parameter_once() -> None:
         tensor.fill_(7.0)
 
     assert all(bool((parameter == 7.0).all()) for parameter in module.parameters())
-    assert sum(t.numel() for t in named_weights(module).values()) == sum(
-        p.numel() for p in module.parameters()
-    )
+    assert sum(t.numel() for t in named_weights(module).values()) == sum(p.numel() for p in module.parameters())
 
 
 def test_weights_are_converted_to_the_models_dtype(tmp_path: Path) -> None:
@@ -160,6 +158,4 @@ def test_random_weights_depend_on_seed_and_name_and_not_on_depth() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    assert not torch.equal(
-        first["model.layers.0.mlp.up_proj.weight"], first["model.layers.1.mlp.up_proj.weight"]
-    )
+    assert not torch.equal(first["model.layers.0.mlp.up_proj.weight"], first["model.layers.1.mlp.up_proj.weight"])

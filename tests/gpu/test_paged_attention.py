@@ -24,9 +24,7 @@ STEPS = (
 )
 
 
-def make_context(
-    kv_heads: int, dim: int, value_dim: int, dtype: torch.dtype, device: str
-) -> AttentionContext:
+def make_context(kv_heads: int, dim: int, value_dim: int, dtype: torch.dtype, device: str) -> AttentionContext:
     where = torch.device(device)
     cache = KVCache.allocate(
         num_layers=2,
@@ -104,8 +102,7 @@ def test_kernels_agree_with_the_cpu(
     sinks = torch.linspace(-1, 2, heads) if with_sinks else None
     contexts = [make_context(kv_heads, dim, value_dim, dtype, device) for device in ("cpu", "cuda")]
     results = [
-        list(outputs(c, heads, kv_heads, dim, value_dim, dtype, sliding_window, soft_cap, sinks))
-        for c in contexts
+        list(outputs(c, heads, kv_heads, dim, value_dim, dtype, sliding_window, soft_cap, sinks)) for c in contexts
     ]
 
     for expected, result in zip(*results, strict=True):

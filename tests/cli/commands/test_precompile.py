@@ -1,7 +1,7 @@
 """`precast precompile` hands on what was asked and words what came of it."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -179,3 +179,9 @@ def test_progress_is_told_on_stderr_and_as_events(
     assert len((tmp_path / "events").read_text().splitlines()) == 2
     assert run("precompile", "m.py:f", "--progress", "none").err == ""
     assert run("precompile", "m.py:f", "-q").err == ""
+
+
+def test_the_stand_in_has_the_fields_of_the_real_result() -> None:
+    from precast.aot.precompile import PrecompileResult
+
+    assert {f.name for f in fields(FakeResult)} == {f.name for f in fields(PrecompileResult)}

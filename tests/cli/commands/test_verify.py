@@ -1,6 +1,7 @@
 """`precast verify` hands on what was asked and words the stages."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,10 @@ def test_the_only_entry_is_meant_when_none_is_named(run: Run, library: Library, 
     assert fake.args == (key,)
     publish(root, "large")
     assert run("verify", "--json").code == ExitCode.USAGE
+
+
+def test_the_stand_ins_have_the_fields_of_the_real_report() -> None:
+    from precast.aot.verify import Stage, VerifyReport
+
+    assert {f.name for f in fields(FakeStage)} == {f.name for f in fields(Stage)}
+    assert all(hasattr(VerifyReport, f.name) for f in fields(FakeReport))
