@@ -40,7 +40,7 @@ def show_verify(out: Output, report: "VerifyReport") -> None:
         word = _WORDS[stage.status]
         mark = out.mark(word) + " " * (8 - len(word))
         seconds = f"{stage.seconds:.2f} s" if stage.seconds else ""
-        out.pairs([(stage.name, f"{mark}  {seconds:>8}  {stage.summary}")])
+        out.pairs([(stage.name, f"{mark}  {seconds:>8}  {stage.summary}".rstrip())])
         if stage.status == "degraded":
             out.warning("verify.degraded", f"{stage.name}: {stage.summary}", entry=report.key)
     total = sum(stage.seconds for stage in report.stages)

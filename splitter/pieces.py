@@ -58,6 +58,8 @@ def lift(group: Group, arguments: Sequence[fx.Node]) -> RawPiece | None:
         if not is_size_like(node) or node.op != "call_function":
             builder.copy(node)
     builder.graph.output(tuple(builder.env[o] for o in outputs))
+    if _writes(group):
+        _require_apart(builder.inputs)
     module = fx.GraphModule({}, builder.graph)
     return RawPiece(module, tuple(builder.inputs), outputs)
 
@@ -84,6 +86,20 @@ def _in_place(node: fx.Node) -> bool:
         return bool(overload._schema.is_mutable)
     name = target_name(node).rsplit(".", 1)[-1]
     return (name.endswith("_") and not name.endswith("__")) or node.target in _IN_PLACE_OPERATORS
+
+
+def _require_apart(inputs: Sequence[fx.Node]) -> None:
+    """Refuse a write where two inputs share memory: a piece is compiled as if no input aliased another."""
+    seen: dict[int, fx.Node] = {}
+    for node in inputs:
+        memory = example(node).untyped_storage()._cdata
+        if memory in seen:
+            raise UnsupportedOpError(
+                f"`{seen[memory].name}` and `{node.name}` share memory, and a piece that takes both writes in place",
+                "compiled code would not see the write through the other one",
+                "write out of place, or make the view again after the splitting op",
+            )
+        seen[memory] = node
 
 
 class _Builder:

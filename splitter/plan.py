@@ -43,15 +43,10 @@ class GraphInput:
     shape: tuple[int | None, ...] = ()
     stride: tuple[int, ...] = ()
 
-    def to_json(self) -> list[Any]:
-        """Return the input as a row of JSON values."""
-        return [self.name, self.kind, self.source, self.dim, self.dtype, list(self.shape), list(self.stride)]
-
-    @classmethod
-    def from_json(cls, row: list[Any]) -> "GraphInput":
-        """Read a row that `to_json` wrote."""
-        name, kind, source, dim, dtype, shape, stride = row
-        return cls(name, kind, source, dim, dtype, tuple(shape), tuple(stride))
+    @property
+    def layout(self) -> list[Any]:
+        """The tensor's dtype, shape and stride as JSON; many inputs of a model share one."""
+        return [self.dtype, list(self.shape), list(self.stride)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +123,15 @@ class SplitPlan:
         return dict(sorted(counts.items()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
+        """Return the plan as JSON values; keys of pieces and layouts of tensors stand there once."""
+        keys = self.unique_keys
+        layouts = list({repr(i.layout): i.layout for i in self.inputs}.values())
         return {
             "arguments": list(self.arguments),
-            "inputs": [i.to_json() for i in self.inputs],
-            "steps": [_step_json(s) for s in self.steps],
+            "pieces": list(keys),
+            "layouts": layouts,
+            "inputs": [[i.name, i.kind, i.source, i.dim, layouts.index(i.layout)] for i in self.inputs],
+            "steps": [_step_json(s, keys) for s in self.steps],
             "result": self.result,
             "token_input": list(self.token_input) if self.token_input else None,
         }
@@ -145,11 +144,11 @@ class SplitPlan:
             CorruptError: A field is missing or of the wrong type.
         """
         try:
-            token = data["token_input"]
+            token, keys = data["token_input"], data["pieces"]
             return cls(
                 arguments=tuple(data["arguments"]),
-                inputs=tuple(GraphInput.from_json(row) for row in data["inputs"]),
-                steps=tuple(_step_from(row) for row in data["steps"]),
+                inputs=tuple(_input_from(row, data["layouts"]) for row in data["inputs"]),
+                steps=tuple(_step_from(row, keys) for row in data["steps"]),
                 result=data["result"],
                 token_input=(str(token[0]), int(token[1])) if token else None,
             )
@@ -169,10 +168,16 @@ def references(template: Template) -> Iterator[str]:
             yield from references(value)
 
 
-def _step_json(step: Step) -> dict[str, Any]:
+def _input_from(row: list[Any], layouts: list[Any]) -> GraphInput:
+    name, kind, source, dim, layout = row
+    dtype, shape, stride = layouts[layout]
+    return GraphInput(name, kind, source, dim, dtype, tuple(shape), tuple(stride))
+
+
+def _step_json(step: Step, keys: tuple[str, ...]) -> dict[str, Any]:
     match step:
         case RunPiece():
-            return {"run": step.key, "in": list(step.inputs), "out": list(step.outputs)}
+            return {"run": keys.index(step.key), "in": list(step.inputs), "out": list(step.outputs)}
         case CallOp():
             return {
                 "call": step.op,
@@ -185,9 +190,9 @@ def _step_json(step: Step) -> dict[str, Any]:
             return {"compute": step.function, "args": list(step.args), "out": step.output}
 
 
-def _step_from(row: dict[str, Any]) -> Step:
+def _step_from(row: dict[str, Any], keys: list[str]) -> Step:
     if "run" in row:
-        return RunPiece(row["run"], tuple(row["in"]), tuple(row["out"]))
+        return RunPiece(keys[row["run"]], tuple(row["in"]), tuple(row["out"]))
     if "call" in row:
         kwargs = tuple((str(k), v) for k, v in row["kwargs"])
         return CallOp(row["call"], row["overload"], tuple(row["args"]), kwargs, row["out"])

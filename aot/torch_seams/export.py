@@ -50,9 +50,10 @@ def program_bytes(program: Any) -> bytes:
 def program_from(data: bytes) -> Any:
     """Read an exported program that this very run serialised, with fake example inputs of some size in its range."""
     program = torch.export.load(io.BytesIO(data))
-    bounds = next(iter(program.range_constraints.values()), None)
-    hint = _hint(int(bounds.lower), int(bounds.upper)) if bounds is not None else 0
-    values = [n.meta["val"] for n in program.graph_module.graph.nodes if n.op == "placeholder"]
+    given = set(program.graph_signature.user_inputs)  # a lifted constant is a placeholder too, and no input
+    values = [n.meta["val"] for n in program.graph_module.graph.nodes if n.op == "placeholder" and n.name in given]
+    bounds = [program.range_constraints[x] for x in _symbols(values) if x in program.range_constraints]
+    hint = _hint(int(bounds[0].lower), int(bounds[0].upper)) if bounds else 0
     with FakeTensorMode(allow_non_fake_inputs=True):
         program._example_inputs = (tuple(_concrete(v, hint) for v in values), {})
     return program
@@ -90,12 +91,15 @@ def _derived(size: torch.SymInt, dim: Any) -> Any:
     return scaled + low if low else scaled
 
 
+def _symbols(examples: list[Tensor]) -> list[Any]:
+    sizes = [s for e in examples for s in e.shape if isinstance(s, torch.SymInt)]
+    return list(dict.fromkeys(x for s in sizes for x in s.node.expr.free_symbols))
+
+
 def _require_one_symbol(examples: list[Tensor]) -> None:
-    symbols = {
-        str(x) for e in examples for s in e.shape if isinstance(s, torch.SymInt) for x in s.node.expr.free_symbols
-    }
+    symbols = sorted(str(x) for x in _symbols(examples))
     if len(symbols) > 1:
-        raise ValueError(f"a size there depends on data, not on the token count alone: {', '.join(sorted(symbols))}")
+        raise ValueError(f"a size there depends on data, not on the token count alone: {', '.join(symbols)}")
 
 
 def _without_examples(module: fx.GraphModule) -> fx.GraphModule:

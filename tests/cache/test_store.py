@@ -1,6 +1,7 @@
 import errno
 import multiprocessing
 import os
+import pwd
 import signal
 import stat
 from dataclasses import replace
@@ -179,10 +180,10 @@ def test_what_a_killed_writer_left_goes_with_the_last_publication_of_others(stor
     other = Store(store.root)
     other.put_object(b"still writing")
     publish_numbered(store, 1)
-    assert [path for path in store.layout.base.rglob("*.tmp")] != []
+    assert list(store.layout.base.rglob("*.tmp")) != []
     other.close()
     publish_numbered(store, 2)
-    assert [path for path in store.layout.base.rglob("*.tmp")] == []
+    assert list(store.layout.base.rglob("*.tmp")) == []
     assert list(store.layout.staging.iterdir()) == []
     assert dead_claims(store.layout.locks) == ()
 
@@ -436,3 +437,32 @@ def test_a_manifest_of_another_key_cannot_be_published_over_an_entry(store: Stor
     publish(store, renamed(make_manifest(), "ab" * 32), PAYLOADS)
     assert store.manifest(key) == before
     assert isinstance(store.manifest("ab" * 32), Manifest)
+
+
+def test_a_read_only_file_system_is_told_from_missing_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mount:
+        f_flag = os.ST_RDONLY
+
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "statvfs", lambda path: Mount)
+    assert [folder.reason for folder in Store(tmp_path).unwritable()] == ["its file system is read-only"]
+
+
+def test_an_owner_without_a_name_is_shown_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert [folder.owner for folder in Store(tmp_path).unwritable()] == [str(tmp_path.stat().st_uid)]
+
+
+def test_an_entry_that_cannot_be_moved_aside_says_so(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(StoreAccessError, match="Read-only file system"):
+        store.quarantine(key, "test")

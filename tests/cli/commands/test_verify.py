@@ -51,9 +51,9 @@ def test_defaults_are_strict_and_automatic(run: Run, library: Library, root: Pat
 def test_people_read_stages_and_a_verdict(run: Run, library: Library, root: Path) -> None:
     library("verify", _GOOD)
     assert run("verify", "7f3c91").out.splitlines() == [
-        "files      4/4 objects match  ok        0.02 s",
-        "load       33 calls           ok        0.61 s",
-        "numerics                      skipped",
+        "files      ok          0.02 s  4/4 objects match",
+        "load       ok          0.61 s  33 calls",
+        "numerics   skipped",
         "PASS       7f3c91d2a604 at level load   0.63 s",
     ]
 
