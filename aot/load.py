@@ -96,7 +96,8 @@ def load(
     degraded: list[Degradation] = []
     store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)
     opened = open_source(os.fspath(source), store, strict=strict, on_degraded=degraded.append)
-    pieces = load_pieces(opened)
+    with store.hold(opened.manifest.key):
+        pieces = load_pieces(opened)
     store.touch(pieces.manifest.key)
     return CompiledModel(pieces.manifest, bind_module(pieces, module), degraded)
 

@@ -15,7 +15,7 @@ from precast.aot.reference import ModelReference, parse_reference
 from precast.aot.request import CompileInput, compile_input
 from precast.aot.settings import Settings, settle_settings
 from precast.aot.spec import Json, ModelSpec
-from precast.aot.stamps import payload_stamps
+from precast.aot.stamps import payload_stamps, refuse_optimized_mode
 from precast.aot.target import require_compilable
 from precast.cache.canonical import digest
 from precast.cache.factors import Factor, entry_key, group_digests
@@ -96,6 +96,7 @@ def precompile(
         PrecastError: See `precast.errors`; nothing half-written is left.
     """
     started = time.perf_counter()
+    refuse_optimized_mode()
     settings = settle_settings(settings, os.environ)
     if not settings.compile:
         raise UsageError("optimization level 0 compiles nothing", "-O0 runs the model eagerly", "use -O1 or higher")
@@ -159,12 +160,14 @@ class _Precompile:
         return lookup(self.store, self.input.request, search_path(self.reference))
 
     def _trace(self, spec: ModelSpec) -> "tuple[Split, tuple[Factor, ...]]":
+        from precast.aot.assumptions import check_assumptions, sample_counts
         from precast.aot.trace import build_for_tracing, trace
         from precast.splitter.split import split
 
         self.progress.start("trace", 0)
         device = self.input.target.device
         traced = trace(spec, build_for_tracing(spec, device), device)
+        check_assumptions(traced.graph_module.graph, sample_counts(self.settings.ranges()))
         ops = spec.splitting_ops if self.settings.splitting_ops is None else self.settings.splitting_ops
         made = split(traced.graph_module, traced.inputs, traced.arguments, traced.result, ops)
         code = code_factors(_roots(spec, self.reference), traced.traced_files)

@@ -13,9 +13,11 @@ import importlib
 import importlib.util
 import inspect
 import json
+import logging
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -159,13 +161,26 @@ def _hub(text: str) -> ModelReference:
 
     name, _, revision = text.removeprefix("hf:").partition("@")
     try:
-        file = hf_hub_download(name, "config.json", revision=revision or None)
+        with _quiet("huggingface_hub"):
+            file = hf_hub_download(name, "config.json", revision=revision or None)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UnknownModelError(
             f"the config of `{text}` cannot be had", why, "check the name and the network, or give a local folder"
         ) from error
     return _folder(Path(file).parent, name, "hub", text)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Keep a library's warnings off stderr: what matters of them becomes our error."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _family(config: Mapping[str, Any], name: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from precast.aot.target import Target, detect_target, isa_runs_on
 from precast.cache.manifest import Manifest
 from precast.errors import IncompatibleError, NoGpuError, OptimizedModeError
 
-__all__ = ["Mismatch", "mismatches", "payload_stamps", "require_compatible"]
+__all__ = ["Mismatch", "mismatches", "payload_stamps", "refuse_optimized_mode", "require_compatible"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,20 @@ def mismatches(manifest: Manifest, environ: Mapping[str, str]) -> tuple[Mismatch
     return tuple(found.values())
 
 
+def refuse_optimized_mode() -> None:
+    """Refuse to go on under `python -O`.
+
+    Raises:
+        OptimizedModeError: Python runs with -O.
+    """
+    if sys.flags.optimize:
+        raise OptimizedModeError(
+            "precast does not run under `python -O`",
+            "it strips the checks in torch's compiler and loaders",
+            "run without -O, and unset PYTHONOPTIMIZE",
+        )
+
+
 def require_compatible(manifest: Manifest, environ: Mapping[str, str]) -> None:
     """Refuse an entry that does not fit this node, with all differing fields at once.
 
@@ -80,12 +94,7 @@ def require_compatible(manifest: Manifest, environ: Mapping[str, str]) -> None:
         OptimizedModeError: Python runs with -O.
         IncompatibleError: A stamp does not fit.
     """
-    if sys.flags.optimize:
-        raise OptimizedModeError(
-            "artifacts are not loaded under `python -O`",
-            "it strips the checks in torch's loaders",
-            "run without -O, and unset PYTHONOPTIMIZE",
-        )
+    refuse_optimized_mode()
     differing = mismatches(manifest, environ)
     if differing:
         raise IncompatibleError(

@@ -25,6 +25,7 @@ from precast.aot.torch_seams.capture import (
 )
 from precast.aot.torch_seams.parameters import parameters_diverted
 from precast.errors import ConfigValueError, FactoryError, GraphBreakError, PrecastError, UnsupportedOpError
+from precast.splitter.nodes import is_symbolic
 from precast.splitter.plan import GraphInput, Template
 
 __all__ = ["TOKENS", "TracedGraph", "build_for_tracing", "trace"]
@@ -120,7 +121,7 @@ def _example(given: TensorInput, device: str) -> Tensor:
 
 def _trace_error(failure: CaptureError) -> PrecastError:
     where = f"at {failure.location}: `{failure.line}`" if failure.location else "Dynamo names no line"
-    if "fake" in failure.reason.lower() or "meta" in failure.reason.lower():
+    if "fake tensors" in failure.title or "meta" in failure.title.lower().split():
         return UnsupportedOpError(
             f"the model uses an op that cannot be traced, {where}",
             failure.reason,
@@ -225,7 +226,7 @@ def _check_dynamic(graph_module: fx.GraphModule, inputs: Mapping[str, GraphInput
         if node.op != "placeholder" or given is None or given.kind != "argument":
             continue
         for dim, size in enumerate(wanted[given.name]):
-            if isinstance(size, str) and not isinstance(node.meta["example_value"].shape[dim], torch.SymInt):
+            if isinstance(size, str) and not is_symbolic(node.meta["example_value"].shape[dim]):
                 raise GraphBreakError(
                     f"tracing fixed dim {dim} of `{given.name}` to {node.meta['example_value'].shape[dim]}",
                     "forward compares the size with a number, or reshapes with a literal",

@@ -23,7 +23,7 @@ from precast.aot.stamps import mismatches, require_compatible
 from precast.aot.torch_seams.watch import CompileWatch
 from precast.cache.lookup import lookup
 from precast.cache.manifest import Manifest
-from precast.cache.requests import remembered
+from precast.cache.requests import remembered_hint
 from precast.cache.root import resolve_root
 from precast.cache.store import Store
 from precast.errors import (
@@ -172,7 +172,7 @@ def _looks_like_key(text: str) -> bool:
 
 def _known_model(manifest: Manifest, store: Store) -> Callable[[], ModelSpec] | None:
     """Return how to build the model of an entry: as it was named when it was compiled here, if it is still there."""
-    hint = _hint(store, manifest.key)
+    hint = remembered_hint(store, manifest.key)
     name = str(hint.get("reference") or manifest.model.reference)
     folder = str(hint.get("folder") or "")
     overrides = hint.get("overrides")
@@ -181,15 +181,6 @@ def _known_model(manifest: Manifest, store: Store) -> Callable[[], ModelSpec] | 
     except PrecastError:
         return None
     return lambda: reference.spec(overrides if isinstance(overrides, dict) else {})
-
-
-def _hint(store: Store, key: str) -> Mapping[str, Json]:
-    """Return how an entry's model was named when it was compiled on this machine, or nothing."""
-    for file in sorted(store.layout.requests.glob("*.json")):
-        for item in remembered(store, file.stem):
-            if item.key == key:
-                return item.hint
-    return {}
 
 
 def _located(name: str, folder: str) -> str:

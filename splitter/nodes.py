@@ -12,6 +12,7 @@ __all__ = [
     "is_allocation",
     "is_getitem",
     "is_size_like",
+    "is_symbolic",
     "op_name",
     "op_overload",
     "target_name",
@@ -80,6 +81,11 @@ def is_size_like(node: fx.Node) -> bool:
     if isinstance(value, (list, tuple)):
         return all(isinstance(v, (int, torch.SymInt)) for v in value)
     return isinstance(value, (bool, int, float, torch.SymInt, torch.SymBool, torch.SymFloat))
+
+
+def is_symbolic(size: Any) -> bool:
+    """Tell whether a size is dynamic; a SymInt that tracing has fixed to a number is not."""
+    return isinstance(size, torch.SymInt) and bool(size.node.expr.free_symbols)
 
 
 def _function_name(function: Callable[..., Any] | Any) -> str:

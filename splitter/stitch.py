@@ -127,7 +127,7 @@ def _statement(step: Step, pieces: list[tuple[str, str]], ops: Mapping[tuple[str
         case CallOp():
             args = [_expression(a) for a in step.args] + [f"{k}={_expression(v)}" for k, v in step.kwargs]
             call = f"{ops[step.op, step.overload]}({', '.join(args)})"
-            return f"{step.output} = {call}" if step.output else call
+            return call if step.output is None else f"{step.output} = {call}"
         case Compute():
             form = COMPUTE.get(step.function)
             if form is None:
@@ -174,7 +174,7 @@ def _used(step: Step) -> list[str]:
 def _made(step: Step) -> tuple[str, ...]:
     if isinstance(step, RunPiece):
         return step.outputs
-    return (step.output,) if step.output else ()
+    return () if step.output is None else (step.output,)
 
 
 def _made_locally(plan: SplitPlan) -> frozenset[str]:

@@ -45,12 +45,14 @@ class CaptureError(Exception):
     """Dynamo could not make one graph.
 
     Attributes:
-        reason: First line of Dynamo's message.
+        title: First line of Dynamo's message: the kind of obstacle.
+        reason: Dynamo's explanation of it.
         location: `file.py:12` of the model's line, or empty.
         line: Text of that line, or empty.
         kind: Name of Dynamo's exception type.
     """
 
+    title: str
     reason: str
     location: str
     line: str
@@ -81,7 +83,7 @@ def capture_graph(module: nn.Module, args: tuple[Tensor, ...]) -> Capture:
     except (TorchDynamoException, RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
         raise _failure(error) from error
     if captured.backend_input is None:
-        raise CaptureError("forward computes nothing with tensors", "", "", "EmptyGraph")
+        raise CaptureError("empty graph", "forward computes nothing with tensors", "", "", "EmptyGraph")
     output = captured.graph_capture_output
 
     def rebuild(outputs: Sequence[Any], *inputs: Any) -> Any:
@@ -115,7 +117,8 @@ def _failure(error: BaseException) -> CaptureError:
     frame = _user_frame(error)
     location = f"{frame.filename}:{frame.lineno}" if frame else ""
     line = (frame.line or "").strip() if frame else ""
-    return CaptureError(_first_line(str(error)), location, line, type(error).__name__)
+    title, reason = _message(str(error))
+    return CaptureError(title, reason, location, line, type(error).__name__)
 
 
 def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
@@ -131,7 +134,12 @@ def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
     return traceback.FrameSummary(path, int(number), name, line=text)
 
 
-def _first_line(text: str) -> str:
-    lines = [x.strip() for x in text.splitlines() if x.strip()]
-    explanation = [x.removeprefix("Explanation:").strip() for x in lines if x.startswith("Explanation:")]
-    return (explanation or lines or ["no message"])[0]
+def _message(text: str) -> tuple[str, str]:
+    """Return the first line of Dynamo's message, and its explanation; where that is empty, its debug context."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    title = lines[0] if lines else "no message"
+    for label in ("Explanation:", "Developer debug context:"):
+        found = next((line.removeprefix(label).strip() for line in lines if line.startswith(label)), "")
+        if found:
+            return title, found
+    return title, title

@@ -1,0 +1,108 @@
+"""Check what tracing assumed about sizes, before the assertions that say so are dropped from the graph.
+
+Dynamo writes each assumption into the graph as a run-time assertion. An artifact has none, so each must hold for every token
+count that it may be called with; one that does not is an error here, never a wrong number later.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.errors import GraphBreakError
+from precast.splitter.nodes import example, op_name
+
+__all__ = ["check_assumptions", "sample_counts"]
+
+_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset({
+    operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge, operator.gt, operator.le, operator.lt,
+    operator.mod, operator.mul, operator.ne, operator.neg, operator.not_, operator.or_, operator.sub,
+})  # fmt: skip
+_SIGNS: Mapping[str, str] = MappingProxyType({
+    "eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!=", "mod": "%", "mul": "*", "add": "+", "sub": "-",
+})  # fmt: skip
+
+
+def sample_counts(ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """Return token counts at which an assumption is tried: the ends of every range, and small, odd and round numbers."""
+    spans = tuple(ranges)
+    wanted = {
+        1,
+        2,
+        3,
+        5,
+        7,
+        8,
+        9,
+        16,
+        31,
+        32,
+        33,
+        64,
+        100,
+        127,
+        128,
+        129,
+        1000,
+        1024,
+        *(end for s in spans for end in s),
+    }
+    return tuple(sorted(n for n in wanted if any(low <= n <= high for low, high in spans)))
+
+
+def check_assumptions(graph: fx.Graph, counts: Iterable[int]) -> None:
+    """Evaluate every assertion of a traced graph at each token count.
+
+    Args:
+        graph: A graph as Dynamo made it; nodes carry `example_value`.
+        counts: Token counts that the artifact must work for.
+
+    Raises:
+        GraphBreakError: An assumption does not hold, or cannot be checked.
+    """
+    conditions = [n.args[0] for n in graph.nodes if op_name(n) == "aten::_assert_scalar"]
+    for condition in conditions:
+        for count in counts:
+            if isinstance(condition, fx.Node) and not _value(condition, count):
+                raise GraphBreakError(
+                    f"forward does not work for {count} tokens: it assumes {_text(condition)}",
+                    "tracing found a comparison of the token count with a number",
+                    "derive every shape in forward from the inputs' shapes, or lower max_num_batched_tokens",
+                )
+
+
+def _value(node: Any, count: int) -> Any:
+    """Compute a number of the graph for a token count."""
+    if not isinstance(node, fx.Node):
+        return node
+    if node.op == "placeholder":
+        return count
+    if op_name(node) == "aten::sym_size":
+        tensor, dim = node.args
+        size = example(tensor).shape[dim]  # type: ignore[arg-type]
+        return _substituted(size, count) if isinstance(size, torch.SymInt) else size
+    if node.target in _FUNCTIONS:
+        return node.target(*(_value(a, count) for a in node.args))  # type: ignore[operator]
+    raise GraphBreakError(
+        f"tracing assumes something about `{node.name}` that cannot be checked",
+        "the assumption depends on a value, not on a size",
+        "move the check out of forward",
+    )
+
+
+def _substituted(size: torch.SymInt, count: int) -> int:
+    expression = size.node.expr
+    return int(expression.subs(dict.fromkeys(expression.free_symbols, count)))
+
+
+def _text(node: Any) -> str:
+    if not isinstance(node, fx.Node):
+        return str(node)
+    if node.op == "placeholder" or op_name(node) == "aten::sym_size":
+        return "tokens"
+    name = getattr(node.target, "__name__", str(node.target))
+    parts = [_text(a) for a in node.args]
+    return f"{parts[0]} {_SIGNS.get(name, name)} {parts[1]}" if len(parts) == 2 else f"{name}({', '.join(parts)})"
