@@ -153,6 +153,11 @@ def _inputs(graph_module: fx.GraphModule, spec: ModelSpec, module: nn.Module) ->
             found[node.name] = _input(node, arguments, taken, module)
         elif node.op == "get_attr":
             raise _unsupported_source(f"constant `{node.target}`")
+    used = {i.source for i in found.values()}
+    for given in spec.inputs:  # Dynamo lifts only what forward uses; the loaded callable takes and checks them all
+        if given.name not in used:
+            shape = tuple(None if isinstance(s, str) else s for s in given.shape)
+            found[f"unused {given.name}"] = GraphInput(given.name, "argument", given.name, None, given.dtype, shape)
     return found
 
 

@@ -176,24 +176,41 @@ def as_exported(piece: Piece) -> PieceCallable:
 
 
 def stitched_forward(
-    made: Split, module: nn.Module, run: Callable[[Piece], PieceCallable] = as_is
+    made: Split, module: nn.Module, pieces: Mapping[str, PieceCallable] | None = None
 ) -> Callable[..., Any]:
-    """Bind a split to a module's state."""
+    """Bind a split to a module's state; its pieces run eagerly when no other callables are given."""
+    pieces = pieces or {p.key: as_is(p) for p in made.pieces}
     values = {i.name: reduce(getattr, i.source.split("."), module) for i in made.plan.inputs if i.kind == "state"}
-    return bind(stitch(made.plan), {p.key: run(p) for p in made.pieces}, values, resolve_op)
+    return bind(stitch(made.plan), pieces, values, resolve_op)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Compare results of any form: containers and constants exactly, tensors closely."""
+    assert type(found) is type(expected)
+    if isinstance(expected, Tensor):
+        torch.testing.assert_close(found, expected)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        assert_equal(list(found.values()), list(expected.values()))
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for f, e in zip(found, expected, strict=True):
+            assert_equal(f, e)
+    else:
+        assert found == expected
 
 
 def assert_same_as_module(spec: ModelSpec, run: Callable[[Piece], PieceCallable] = as_is) -> Split:
     """Split a spec, and compare the stitched pieces with the module at several token counts, buffers included."""
     made = split_spec(spec)
+    pieces = {p.key: run(p) for p in made.pieces}
     torch.manual_seed(0)
     fresh = spec.build().eval().requires_grad_(False)
     for tokens in TOKEN_COUNTS:
         eager, ours = copy.deepcopy(fresh), copy.deepcopy(fresh)
         args = [torch.randn([tokens if s == "tokens" else int(s) for s in i.shape]) for i in spec.inputs]
         expected = eager(*[a.clone() for a in args])
-        found = stitched_forward(made, ours, run)(*[a.clone() for a in args])
-        assert type(found) is type(expected)
-        torch.testing.assert_close(found, expected)
+        found = stitched_forward(made, ours, pieces)(*[a.clone() for a in args])
+        assert_equal(found, expected)
         torch.testing.assert_close(dict(ours.named_buffers()), dict(eager.named_buffers()))
     return made

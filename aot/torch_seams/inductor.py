@@ -45,10 +45,13 @@ def load_artifact(data: bytes) -> Callable[[list[Any]], Sequence[Any]]:
     thread pool pieces take each other's kernels and compile in silence (aoti-cuda.md).
     """
     import torch._functorch.config
+    import torch._inductor.config
     from torch._inductor.standalone_compile import AOTCompiledArtifact
 
     quiet = no_compiler_started() if torch.cuda.is_available() else nullcontext()
-    with _LOADING, quiet, torch._functorch.config.patch(bundled_autograd_cache=True):
+    bundled = torch._functorch.config.patch(bundled_autograd_cache=True)
+    alone = torch._inductor.config.patch(compile_threads=1)  # else a pool of compile workers is started
+    with _LOADING, quiet, bundled, alone:
         artifact = AOTCompiledArtifact.deserialize(data)
 
     def run(inputs: list[Any]) -> Sequence[Any]:
