@@ -82,10 +82,10 @@ def _value(node: Any, count: int) -> Any:
         return count
     if op_name(node) == "aten::sym_size":
         tensor, dim = node.args
-        size = example(tensor).shape[dim]  # type: ignore[arg-type]
+        size = example(tensor).shape[dim]
         return _substituted(size, count) if isinstance(size, torch.SymInt) else size
     if node.target in _FUNCTIONS:
-        return node.target(*(_value(a, count) for a in node.args))  # type: ignore[operator]
+        return node.target(*(_value(a, count) for a in node.args))
     raise GraphBreakError(
         f"tracing assumes something about `{node.name}` that cannot be checked",
         "the assumption depends on a value, not on a size",

@@ -127,10 +127,14 @@ def parse_overrides(pairs: Mapping[str, str]) -> dict[str, Json]:
 
 def _json_or_text(value: str) -> Json:
     try:
-        parsed: Json = json.loads(value)
+        parsed: Json = json.loads(value, parse_constant=_refuse_constant)
     except ValueError:
         return value
     return parsed
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")  # and no key could hold it
 
 
 def _file(path: Path, factory: str) -> ModelReference:
@@ -151,6 +155,8 @@ def _folder(folder: Path, name: str, kind: str = "folder", text: str = "") -> Mo
         config = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise UnknownModelError(f"`{file}` cannot be read", str(error), "it must be a Hugging Face config") from error
+    if not isinstance(config, dict):
+        raise UnknownModelError(f"`{file}` is no config", "it holds no JSON object", "it must be a Hugging Face config")
     module, factory = _family(config, name)
     return ModelReference(kind, text or name, module, factory, folder.resolve(), config)
 

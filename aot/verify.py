@@ -296,6 +296,13 @@ class _Verify:
             module = build_real(spec, str(self.subject.manifest.target["device"]))
         run = bind_module(loaded, module)
         counts = tuple(self.token_counts or choose_token_counts(loaded.ranges))
+        outside = [n for n in counts if not any(low <= n <= high for low, high in loaded.ranges)]
+        if outside:
+            raise UsageError(
+                f"{outside[0]} tokens are outside the entry's compile ranges",
+                ", ".join(f"{low}-{high}" for low, high in loaded.ranges),
+                "choose token counts inside them",
+            )
         self.progress.start("compare", len(counts))
         results = list(self._compare_all(spec, module, run, counts))
         self.progress.finish("compare")

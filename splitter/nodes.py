@@ -1,6 +1,7 @@
 """What the splitter asks about a node of a Dynamo graph: its op, its value, whether it is a size or an allocation."""
 
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ __all__ = [
 
 _ALLOCATIONS = frozenset({"torch.empty", "torch.empty_like", "torch.empty_strided"})
 _ALLOCATION_OPS = ("aten::empty", "aten::new_empty")
+
+# Classes that hold torch's C functions; pybind11's is named after the compiler that built torch.
+_HOLDERS = re.compile(r"^(_VariableFunctionsClass|pybind11_detail_\w+)\.")
 
 
 def example(node: fx.Node) -> Any:
@@ -91,4 +95,4 @@ def is_symbolic(size: Any) -> bool:
 def _function_name(function: Callable[..., Any] | Any) -> str:
     module = getattr(function, "__module__", None) or "torch"
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or str(function)
-    return f"{module.removeprefix('_')}.{name.removeprefix('_VariableFunctionsClass.')}"  # of torch.empty and its like
+    return f"{module.removeprefix('_')}.{_HOLDERS.sub('', name)}"

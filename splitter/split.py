@@ -14,6 +14,7 @@ from precast.splitter.nodes import example, is_getitem, is_size_like, op_name, o
 from precast.splitter.partition import Group, partition
 from precast.splitter.pieces import RawPiece, lift
 from precast.splitter.plan import CallOp, Compute, GraphInput, RunPiece, SplitPlan, Step, Template, references
+from precast.splitter.stitch import stitch
 from precast.splitter.structure import structural_key
 
 __all__ = ["Piece", "Split", "split"]
@@ -83,6 +84,7 @@ def split(
             builder.add_piece(group)
     token = _token_input(graph_module.graph, inputs)
     plan = SplitPlan(tuple(arguments), builder.used_inputs(result), tuple(builder.steps), result, token)
+    stitch(plan)  # what cannot be stitched is refused here, before a minute of compiling
     pieces = tuple(
         Piece(key, module, _label(number, plan.uses(key)))
         for number, (key, module) in enumerate(builder.unique.items())

@@ -1,6 +1,6 @@
 """Small ops and modules that the tests of the splitter and of aot share."""
 
-# ruff: noqa: N806 - dimension suffixes are capitals
+# ruff: noqa: N803, N806 - dimension suffixes are capitals
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -26,37 +26,37 @@ WIDTH = 4
 TOKEN_COUNTS = (1, 2, 7, 64)
 
 
-@custom_op(ATTEND, mutates_args=())
+@custom_op(ATTEND, mutates_args=())  # type: ignore[untyped-decorator]
 def attend(x_TD: Tensor) -> Tensor:
     return x_TD.cumsum(0) * 0.5 + 1
 
 
-@attend.register_fake
+@attend.register_fake  # type: ignore[untyped-decorator]
 def _(x_TD: Tensor) -> Tensor:
     return torch.empty_like(x_TD)
 
 
-@custom_op(PAIR, mutates_args=())
+@custom_op(PAIR, mutates_args=())  # type: ignore[untyped-decorator]
 def pair(x_TD: Tensor) -> tuple[Tensor, Tensor]:
     return x_TD.cumsum(0), x_TD * -1
 
 
-@pair.register_fake
+@pair.register_fake  # type: ignore[untyped-decorator]
 def _(x_TD: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x_TD), torch.empty_like(x_TD)
 
 
-@custom_op(WRITE, mutates_args=("out_TD",))
+@custom_op(WRITE, mutates_args=("out_TD",))  # type: ignore[untyped-decorator]
 def write(out_TD: Tensor, x_TD: Tensor) -> None:
     out_TD.copy_(x_TD.cumsum(0) + 3)
 
 
-@write.register_fake
+@write.register_fake  # type: ignore[untyped-decorator]
 def _(out_TD: Tensor, x_TD: Tensor) -> None:
     return None
 
 
-@custom_op(RICH, mutates_args=())
+@custom_op(RICH, mutates_args=())  # type: ignore[untyped-decorator]
 def rich(
     x_TD: Tensor,
     tokens: int,
@@ -72,7 +72,7 @@ def rich(
     return clipped_TD.to(dtype).float() + tokens + sum(sizes) + len(name) + (window or 0)
 
 
-@rich.register_fake
+@rich.register_fake  # type: ignore[untyped-decorator]
 def _(
     x_TD: Tensor,
     tokens: int,
@@ -87,7 +87,7 @@ def _(
     return torch.empty_like(x_TD)
 
 
-class Small(nn.Module):
+class Small(nn.Module):  # type: ignore[misc]
     """A module with a linear layer and a buffer; tests give it a forward."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Small(nn.Module):
         self.register_buffer("total_D", torch.zeros(WIDTH))
 
 
-class Layers(nn.Module):
+class Layers(nn.Module):  # type: ignore[misc]
     """A chain of equal residual layers around the splitting op."""
 
     def __init__(self, count: int, scale: float = 0.5) -> None:
@@ -109,10 +109,10 @@ class Layers(nn.Module):
         h = self.into(x)
         for layer in self.layers:
             h = layer(h)
-        return self.out(h)  # type: ignore[no-any-return]
+        return self.out(h)
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc]
     def __init__(self, scale: float) -> None:
         super().__init__()
         self.before = nn.Linear(2 * WIDTH, 2 * WIDTH)

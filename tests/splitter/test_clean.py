@@ -19,7 +19,7 @@ class Builder:
         self.graph = fx.Graph()
         self.mode = FakeTensorMode(shape_env=ShapeEnv())
         with self.mode:
-            tokens = self.mode.shape_env.create_unbacked_symint()  # type: ignore[union-attr]
+            tokens = self.mode.shape_env.create_unbacked_symint()
             self.x = self.graph.placeholder("x")
             self.x.meta["example_value"] = torch.empty(tokens, 4)
         self.tokens = tokens
@@ -63,9 +63,9 @@ def whole_size(b: Builder, form: str) -> fx.Node:
 def test_a_whole_size_becomes_one_value_a_dim(b: Builder, form: str) -> None:
     size = whole_size(b, form)
     nodes = b.finish(b.call("view", b.x, size, example=b.tensor(b.tokens, 4)))
-    first, second = only(nodes, "view").args[1]  # type: ignore[misc]
-    assert str(first.target) == "aten.sym_size.int"  # type: ignore[union-attr]
-    assert first.args == (b.x, 0)  # type: ignore[union-attr]
+    first, second = only(nodes, "view").args[1]
+    assert str(first.target) == "aten.sym_size.int"
+    assert first.args == (b.x, 0)
     assert second == 4
     assert not {"size", "<built-in function getattr>"} & set(targets(nodes))
 

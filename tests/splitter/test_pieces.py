@@ -38,7 +38,7 @@ def uses_size(self: Any, x: Tensor) -> Tensor:
     tokens = x.shape[0]
     h = x.view(tokens, 2, 2) * tokens
     mixed = OPS.attend(h)
-    return mixed.view(tokens, 4) + torch.arange(tokens)[:, None]  # type: ignore[no-any-return]
+    return mixed.view(tokens, 4) + torch.arange(tokens)[:, None]
 
 
 def uses_derived_size(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +50,7 @@ def uses_derived_size(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 def makes_numbers_from_nothing(self: Any, x: Tensor) -> Tensor:
     mixed = OPS.attend(x)
     positions = torch.arange(x.shape[0])
-    return OPS.attend(positions[:, None] * 1.0) + mixed  # type: ignore[no-any-return]
+    return OPS.attend(positions[:, None] * 1.0) + mixed
 
 
 @pytest.mark.parametrize("forward", [uses_size, uses_derived_size, makes_numbers_from_nothing])
@@ -91,7 +91,7 @@ def test_a_number_that_depends_on_data_does_not_cross() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         count = int(x.sum())
         mixed = OPS.attend(x)
-        return mixed * count  # type: ignore[no-any-return]
+        return mixed * count
 
     with pytest.raises(UnsupportedOpError, match="cannot be computed inside a piece"):
         split_spec(make_spec(small(forward)))
@@ -101,7 +101,7 @@ def test_a_piece_without_outputs_or_effects_is_dropped() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         mixed = OPS.attend(x)
         mixed * 2
-        return OPS.attend(x)  # type: ignore[no-any-return]
+        return OPS.attend(x)
 
     assert lifted(forward) == [None]
 
@@ -164,7 +164,7 @@ def test_a_write_to_one_of_two_inputs_that_share_memory_is_refused() -> None:
         flat = y.view(-1)
         mixed = OPS.attend(y)
         flat.add_(1.0)
-        return OPS.attend(y * 3) + mixed  # type: ignore[no-any-return]
+        return OPS.attend(y * 3) + mixed
 
     with pytest.raises(UnsupportedOpError, match="share memory"):
         split_spec(make_spec(small(forward)))
@@ -175,7 +175,7 @@ def test_inputs_that_share_memory_may_be_read_together() -> None:
         y = x * 2
         rows = y.view(-1)
         mixed = OPS.attend(y)
-        return y * rows.sum() + mixed  # type: ignore[no-any-return]
+        return y * rows.sum() + mixed
 
     assert len(lifted(forward)) == 2
 

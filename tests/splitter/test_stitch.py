@@ -1,8 +1,10 @@
 """The generated code: it does what the plan says, frees what it no longer needs, and runs nothing else."""
 
 import gc
+import operator
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +41,7 @@ def flat(value: Any) -> list[int]:
     return [n for item in value for n in flat(item)]
 
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {"add": operator.add, "mul": operator.mul, "neg": operator.neg}
 PIECES: dict[str, Callable[[list[Any]], Sequence[Any]]] = {ADD: add_up, MANY: spread}
 
 
@@ -73,9 +76,7 @@ def interpret(plan: SplitPlan, *args: int, **values: int) -> Any:
                 env |= {step.output: out} if step.output else {}
             case Compute():
                 numbers = [value(a) for a in step.args]
-                env[step.output] = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "neg": lambda a: -a}[
-                    step.function
-                ](*numbers)
+                env[step.output] = FUNCTIONS[step.function](*numbers)
     return value(plan.result)
 
 
@@ -103,11 +104,11 @@ def random_plans(draw: st.DrawFn) -> SplitPlan:
                 function = draw(st.sampled_from(["add", "mul", "neg"]))
                 steps.append(Compute(function, tuple(draw(leaf) for _ in range(COMPUTE[function].count("{"))), made[0]))
         known.extend(made)
-    leaf = ref | st.integers() | st.none()
-    pairs = st.lists(st.tuples(st.text(max_size=3), leaf), max_size=2, unique_by=lambda p: p[0])
+    last = st.one_of(ref, st.integers(), st.none())
+    pairs = st.lists(st.tuples(st.text(max_size=3), last), max_size=2, unique_by=lambda p: p[0])
     result = draw(
-        leaf
-        | st.builds(lambda x: {"$tuple": x}, st.lists(leaf, max_size=3))
+        last
+        | st.builds(lambda x: {"$tuple": x}, st.lists(last, max_size=3))
         | st.builds(lambda x: {"$dict": [list(p) for p in x]}, pairs)
     )
     return plan_of(*steps, result=result)
@@ -241,15 +242,15 @@ def test_nan_is_a_number() -> None:
 @pytest.mark.parametrize("place", ["argument", "input", "output", "op", "overload", "keyword", "call", "compute"])
 def test_a_name_that_is_no_identifier_is_refused(name: Any, place: str) -> None:
     x = GraphInput("x", "argument", "x")
-    call = {"op": "ns::op", "overload": "default", "args": (), "kwargs": (), "output": "r"}
+    call = CallOp("ns::op", "default", (), (), "r")
     plan = {
         "argument": SplitPlan((name,), (x,), (), None, None),
         "input": SplitPlan(("x",), (x, GraphInput(name, "state", "w")), (), None, None),
         "output": plan_of(RunPiece(ADD, ("x",), (name,)), result=None),
-        "op": plan_of(CallOp(**{**call, "op": f"ns::{name}"}), result=None),
-        "overload": plan_of(CallOp(**{**call, "overload": name}), result=None),
-        "keyword": plan_of(CallOp(**{**call, "kwargs": ((name, 1),)}), result=None),
-        "call": plan_of(CallOp(**{**call, "output": name or "a b"}), result=None),
+        "op": plan_of(replace(call, op=f"ns::{name}"), result=None),
+        "overload": plan_of(replace(call, overload=name), result=None),
+        "keyword": plan_of(replace(call, kwargs=((name, 1),)), result=None),
+        "call": plan_of(replace(call, output=name), result=None),
         "compute": plan_of(Compute("neg", (1,), name), result=None),
     }[place]
     with pytest.raises(CorruptError):

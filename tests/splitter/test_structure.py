@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,7 +33,9 @@ class Piece:
     def symbol(self) -> Any:
         return self.env.create_unbacked_symint()
 
-    def input(self, *shape: Any, dtype: torch.dtype = torch.float32, stride: Any = None, device: str = "cpu") -> fx.Node:
+    def input(
+        self, *shape: Any, dtype: torch.dtype = torch.float32, stride: Any = None, device: str = "cpu"
+    ) -> fx.Node:
         node = self.graph.placeholder(f"{self.prefix}i{len(self.graph.nodes)}")
         with self.mode:
             node.meta["example_value"] = (
@@ -164,7 +167,7 @@ def test_no_line_of_a_description_holds_an_address() -> None:
 
 
 def test_a_default_argument_of_a_layer_counts() -> None:
-    keys = [{p.key for p in split_spec(make_spec(lambda s=scale: Layers(2, s))).pieces} for scale in (0.5, 0.25)]
+    keys = [{p.key for p in split_spec(make_spec(partial(Layers, 2, scale))).pieces} for scale in (0.5, 0.25)]
     assert len(keys[0] - keys[1]) == 2  # the first piece holds no scale
 
 

@@ -1,0 +1,133 @@
+"""The `aoti` payload: the same bytes from every folder, and nothing of the machine that built it."""
+
+import importlib.util
+import io
+import shutil
+import sysconfig
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import REPOSITORY, TinyEntry
+
+from precast.aot.payloads import aoti
+from precast.aot.payloads.aoti import AotiPayload
+from precast.aot.payloads.base import BuildJob
+from precast.aot.target import Target
+from precast.cache.store import Store
+from precast.errors import CompileError
+
+V3, V4 = Target("cpu", "x86-64-v3"), Target("cpu", "x86-64-v4")
+
+
+def library() -> bytes:
+    """A real shared library, to be stripped: one of Python's own."""
+    spec = importlib.util.find_spec("_json")
+    if spec is None or not str(spec.origin).endswith(".so"):
+        pytest.skip("this Python has no extension module as a file")
+    return Path(str(spec.origin)).read_bytes()
+
+
+def raw_package(path: Path, root: str, order: int = 1) -> Path:
+    """What AOTInductor writes: a library, sources with the build's paths, and version files."""
+    members = {
+        f"{root}/archive_format": b"pt2", f"{root}/byteorder": b"little", f"{root}/.data/version": b"3",
+        f"{root}/data/aotinductor/model/abc.so": library(),
+        f"{root}/data/aotinductor/model/abc.cpp": f"// {path}".encode(),
+        f"{root}/data/aotinductor/model/abc_metadata.json": b"{}",
+        f"{root}/.data/serialization_id": root.encode(),
+    }  # fmt: skip
+    with zipfile.ZipFile(path, "w") as package:
+        for name in list(members)[::order]:
+            package.writestr(zipfile.ZipInfo(name, (2026, 1, order % 12 + 1, 0, 0, 0)), members[name])
+    return path
+
+
+def repacked(folder: Path, root: str = "raw", order: int = 1) -> bytes:
+    folder.mkdir()
+    return aoti._repack(raw_package(folder / "raw.pt2", root, order), folder)
+
+
+def test_a_repacked_package_holds_what_the_loader_needs_and_no_source_text(tmp_path: Path) -> None:
+    package = zipfile.ZipFile(io.BytesIO(repacked(tmp_path / "a")))
+    assert package.namelist() == [
+        "piece/.data/version", "piece/archive_format", "piece/byteorder", "piece/data/aotinductor/model/abc.cpp",
+        "piece/data/aotinductor/model/abc.so", "piece/data/aotinductor/model/abc_metadata.json",
+    ]  # fmt: skip
+    assert package.read("piece/data/aotinductor/model/abc.cpp") == aoti._LEFT_OUT
+
+
+def test_a_repacked_package_does_not_depend_on_name_order_time_or_folder(tmp_path: Path) -> None:
+    assert repacked(tmp_path / "a") == repacked(tmp_path / "another", "other_root", -1)
+
+
+def test_a_repacked_package_has_no_path_of_its_build(tmp_path: Path) -> None:
+    assert str(tmp_path).encode() not in repacked(tmp_path / "a")
+
+
+def test_without_strip_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(CompileError, match="strip") as caught:
+        repacked(tmp_path / "a")
+    assert "binutils" in caught.value.hint
+
+
+def test_the_vector_width_is_the_target_s_and_not_the_machine_s() -> None:
+    widths = [AotiPayload().options(t)["cpp.simdlen"] for t in (V3, V4)]
+    assert widths == [256, 512]
+    assert AotiPayload().options(V3)["cpp.dynamic_threads"] is True
+
+
+def test_nothing_is_timed_while_building() -> None:
+    for target in (V3, Target("cuda", "sm_90")):
+        options = AotiPayload().options(target)
+        assert not options["max_autotune"]
+        assert not options["coordinate_descent_tuning"]
+    assert "cpp.simdlen" not in AotiPayload().options(Target("cuda", "sm_90"))
+
+
+@pytest.mark.parametrize(("target", "march"), [(V3, "x86-64-v3"), (Target("cpu", "aarch64"), None)])
+def test_a_build_is_for_the_target_with_the_user_s_options_last(
+    target: Target, march: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def build(program: Any, path: Path, options: Any, arch: str | None) -> None:
+        seen.append((program, options["cpp.simdlen"], arch))
+        raw_package(path, "raw")
+
+    monkeypatch.setattr("precast.aot.torch_seams.aoti.build_package", build)
+    assert AotiPayload().build(BuildJob("program", target, {"cpp.simdlen": 1}, tmp_path))
+    assert seen == [("program", 1, march)]
+
+
+def test_a_loaded_package_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: Any = len
+
+    def load(path: Path) -> Any:
+        assert path.read_bytes() == b"data"
+        return run
+
+    monkeypatch.setattr("precast.aot.torch_seams.aoti.load_package", load)
+    assert AotiPayload().load(b"data", tmp_path, "piece") is run
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_that_torch_refuses_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        AotiPayload().load(b"not a zip", tmp_path, "piece")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.compiles
+def test_no_real_payload_holds_a_path_of_this_machine(tiny_entry: TinyEntry) -> None:
+    store = Store(tiny_entry.root, read_only=True)
+    places = [str(Path.home()), str(REPOSITORY), "/tmp/", str(tiny_entry.root), sysconfig.get_paths()["purelib"]]
+    for record in store.manifest(tiny_entry.key).payloads:
+        data = store.read_object(record.object, record.bytes)
+        with zipfile.ZipFile(io.BytesIO(data)) as package:
+            for member in package.infolist():
+                found = [p for p in places if p.encode() in package.read(member)]
+                assert not found, f"{record.name} {member.filename}"
+                assert member.date_time == (1980, 1, 1, 0, 0, 0)

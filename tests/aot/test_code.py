@@ -1,0 +1,146 @@
+"""Code factors: the model's own files, by module name and content, and never by place."""
+
+import importlib
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from precast.aot.code import code_factors, own_sources
+from precast.aot.reference import parse_reference
+from precast.cache.factors import Factor, entry_key
+from precast.cache.lookup import Request
+from precast.errors import CompileError
+
+MAIN = """
+import contextlib
+import hypothesis
+import torch
+import code_helper
+from code_package.layers import width
+def factory(): ...
+"""
+FILES = {
+    "code_main.py": MAIN,
+    "code_helper.py": "import code_deep\ndef helper(): return code_deep.VALUE\n",
+    "code_deep.py": "VALUE = 3\n",
+    "code_package/__init__.py": "",
+    "code_package/layers.py": "width = 4\ndef layer(): return width\n",
+    "code_unused.py": "never = 1\n",
+}
+
+
+def write_model(folder: Path) -> Path:
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Iterator[Path]:
+    path = list(sys.path)
+    yield write_model(tmp_path / "model")
+    sys.path[:] = path
+    forget()
+
+
+def forget() -> None:
+    for name in [n for n in sys.modules if n.startswith("code_")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def factors_of(model: Path) -> dict[str, Factor]:
+    """Import the model afresh from this folder, and return its code factors by name."""
+    forget()
+    sys.path[:] = [p for p in sys.path if not Path(p, "code_main.py").exists()]
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    try:
+        parse_reference(f"{model}/code_main.py:factory")._function()
+    finally:
+        sys.dont_write_bytecode = before
+    return {f.name: f for f in code_factors(["code_main"], [model / "code_package/layers.py"])}
+
+
+def test_the_closure_holds_what_the_factory_s_module_refers_to(model: Path) -> None:
+    modules = {n for n in factors_of(model) if n.startswith("module:")}
+    assert {"module:code_main", "module:code_helper", "module:code_deep", "module:code_package.layers"} <= modules
+    assert "module:code_unused" not in modules
+
+
+def test_torch_and_the_standard_library_are_counted_elsewhere(model: Path) -> None:
+    names = set(factors_of(model))
+    assert not {n for n in names if "torch" in n or "contextlib" in n}
+
+
+def test_an_installed_package_counts_by_version_and_content(model: Path) -> None:
+    value = factors_of(model)["distribution:hypothesis"].value
+    assert isinstance(value, dict)
+    assert set(value) == {"version", "digest"}
+
+
+@pytest.mark.parametrize("file", ["code_main.py", "code_helper.py", "code_deep.py", "code_package/layers.py"])
+def test_an_edit_of_a_file_changes_its_own_factor_only(model: Path, file: str) -> None:
+    before = factors_of(model)
+    with (model / file).open("a", encoding="utf-8") as text:
+        text.write("# edited\n")
+    after = factors_of(model)
+    changed = {n for n in before if before[n] != after[n]}
+    assert changed == {"module:" + file.removesuffix(".py").replace("/", ".")}
+
+
+def test_an_edit_of_an_unused_file_changes_nothing(model: Path) -> None:
+    before = factors_of(model)
+    (model / "code_unused.py").write_text("never = 2\n", encoding="utf-8")
+    assert factors_of(model) == before
+
+
+def test_the_same_files_in_another_folder_are_the_same_factors(model: Path, tmp_path: Path) -> None:
+    before = factors_of(model)
+    after = factors_of(Path(shutil.copytree(model, tmp_path / "elsewhere")))
+    assert entry_key(tuple(before.values())) == entry_key(tuple(after.values()))
+
+
+def test_no_absolute_path_is_in_any_factor(model: Path) -> None:
+    text = json.dumps([[f.name, f.value] for f in factors_of(model).values()])
+    assert str(model) not in text
+    assert '"/' not in text
+
+
+def test_a_traced_file_counts_although_nothing_refers_to_it(model: Path) -> None:
+    factors_of(model)
+    importlib.import_module("code_unused")
+    names = {f.name for f in code_factors(["code_main"], [model / "code_unused.py"])}
+    assert "module:code_unused" in names
+
+
+def test_a_traced_file_of_no_module_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"generated\.py"):
+        code_factors([], [tmp_path / "generated.py"])
+
+
+def test_a_source_that_is_gone_is_refused(model: Path) -> None:
+    factors_of(model)
+    (model / "code_deep.py").unlink()
+    with pytest.raises(CompileError, match="code_deep"):
+        code_factors(["code_main"], [])
+
+
+def test_traced_files_of_torch_are_left_to_its_distribution() -> None:
+    import torch.nn.modules.linear as linear
+
+    assert code_factors([], [Path(str(linear.__file__))]) == ()
+
+
+def test_precast_s_own_codegen_is_a_compiler_factor() -> None:
+    names = {f.name for f in own_sources()}
+    assert {"precast.splitter.split", "precast.aot.trace", "precast.aot.payloads.aoti"} <= names
+    assert {f.group for f in own_sources()} == {"compiler"}
+
+
+def test_own_sources_go_into_a_request_without_torch() -> None:
+    assert len(Request(own_sources()).digest) == 64

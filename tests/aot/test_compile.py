@@ -1,0 +1,187 @@
+"""Compile processes: a death has a name, a failure stops its siblings, and nothing stays behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.models import Layers, make_spec, split_spec
+
+from precast.aot.compile import Compiled, CompileRequest, compile_pieces
+from precast.aot.progress import Silent
+from precast.aot.target import Target
+from precast.aot.worker import JOB, PAYLOAD, RESULT
+from precast.errors import CompileError
+from precast.splitter.split import Piece
+
+PIECES = split_spec(make_spec(lambda: Layers(2))).pieces
+REAL = subprocess.Popen
+
+
+class Recorder(Silent):
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def start(self, stage: str, total: int) -> None:
+        self.events.append(("start", stage, total))
+
+    def advance(self, stage: str, label: str, seconds: float, size: int) -> None:
+        self.events.append(("advance", label, size))
+
+    def finish(self, stage: str) -> None:
+        self.events.append(("finish", stage))
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where compiles put their folders; no export, which is tested elsewhere."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("precast.aot.torch_seams.export.export_piece", lambda *_: None)
+    monkeypatch.setattr("precast.aot.torch_seams.export.program_bytes", lambda _: b"program")
+    return tmp_path
+
+
+def workers(monkeypatch: pytest.MonkeyPatch, program: Callable[[Path], str]) -> list[subprocess.Popen[bytes]]:
+    """Replace the worker by a shell script that `program` makes for a job's folder."""
+    started = []
+
+    def popen(command: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        assert command[:3] == [sys.executable, "-m", "precast.aot.worker"]
+        process = REAL(["/bin/sh", "-c", program(Path(command[3]))], **kwargs)
+        started.append(process)
+        return process
+
+    monkeypatch.setattr("precast.aot.compile.subprocess.Popen", popen)
+    return started
+
+
+def run(
+    pieces: tuple[Piece, ...] = PIECES[:1],
+    ranges: tuple[tuple[int, int], ...] = ((1, 512),),
+    jobs: int = 1,
+    progress: Any = None,
+) -> tuple[Compiled, ...]:
+    request = CompileRequest("aoti", Target("cpu", "x86-64-v3"), {"a.b": 1}, ("some_module",), ("/some/path",), jobs)
+    return compile_pieces(pieces, ranges, request, progress or Recorder())
+
+
+def works(folder: Path) -> str:
+    return f"printf %s {folder.name} > {folder}/{PAYLOAD}"
+
+
+def test_each_piece_is_compiled_once_a_range(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    workers(monkeypatch, works)
+    progress = Recorder()
+    made = run(PIECES, ((1, 64), (65, 512)), 2, progress)
+    assert [(m.key, m.range) for m in made] == [(p.key, r) for p in PIECES for r in ((1, 64), (65, 512))]
+    assert all(m.data.decode() == f"{m.key[:16]}-{m.range[0]}-{m.range[1]}" for m in made)
+    assert progress.events[0] == ("start", "compile", 6)
+    assert progress.events[-1] == ("finish", "compile")
+    assert {e[1] for e in progress.events[1:-1]} == {f"{p.label} {r}" for p in PIECES for r in ("1-64", "65-512")}
+    assert list(scratch.iterdir()) == []
+
+
+def test_the_job_file_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+
+    def program(folder: Path) -> str:
+        jobs.append(json.loads((folder / JOB).read_text(encoding="utf-8")))
+        return works(folder)
+
+    workers(monkeypatch, program)
+    run()
+    assert jobs == [
+        {
+            "kind": "aoti", "device": "cpu", "arch": "x86-64-v3", "options": {"a.b": 1}, "modules": ["some_module"],
+            "paths": ["/some/path"],
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_a_process_that_dies_by_a_signal_is_named_with_it(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    workers(monkeypatch, lambda folder: f"kill -{int(number)} $$")
+    with pytest.raises(CompileError) as caught:
+        run()
+    assert caught.value.what == f"{PIECES[0].label} 1-512 could not be compiled"
+    assert caught.value.why.endswith(number.name)
+    assert "nothing was published" in caught.value.hint
+
+
+def test_the_worker_s_own_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = json.dumps({"error": "RuntimeError: no such kernel"})
+    workers(monkeypatch, lambda folder: f"echo '{result}' > {folder}/{RESULT}; exit 1")
+    with pytest.raises(CompileError, match="RuntimeError: no such kernel"):
+        run()
+
+
+def test_a_process_without_a_reason_gives_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers(monkeypatch, lambda folder: "echo first; echo last words >&2; exit 3")
+    with pytest.raises(CompileError, match="status 3: last words"):
+        run()
+
+
+def test_a_piece_that_cannot_be_exported_starts_no_process(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("unsupported\nmore lines")
+
+    monkeypatch.setattr("precast.aot.torch_seams.export.export_piece", fail)
+    started = workers(monkeypatch, works)
+    with pytest.raises(CompileError, match="ValueError: unsupported"):
+        run(PIECES)
+    assert not started
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_failing_piece_stops_its_siblings_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    ready = threading.Barrier(2, timeout=30)
+    failing = PIECES[1].key[:16]
+
+    def program(folder: Path) -> str:
+        ready.wait()
+        fifo = folder / "never"
+        os.mkfifo(fifo)
+        return "exit 1" if folder.name.startswith(failing) else f"cat {fifo}"  # waits until it is killed
+
+    started = workers(monkeypatch, program)
+    with pytest.raises(CompileError, match=PIECES[1].label.replace("(", r"\(").replace(")", r"\)")):
+        run(PIECES[:2], jobs=2)
+    assert sorted(p.wait(timeout=30) for p in started) == [-signal.SIGKILL, 1]
+    assert list(scratch.iterdir()) == []
+
+
+def test_jobs_that_had_not_started_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = workers(monkeypatch, lambda folder: "exit 1")
+    with pytest.raises(CompileError):
+        run(PIECES, ((1, 64), (65, 512)), jobs=1)
+    assert len(started) <= 2  # one may have been under way when the failure was seen
+
+
+def test_an_interrupt_stops_everything(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    class Interrupting(Recorder):
+        def advance(self, stage: str, label: str, seconds: float, size: int) -> None:
+            raise KeyboardInterrupt
+
+    workers(monkeypatch, works)
+    with pytest.raises(KeyboardInterrupt):
+        run(PIECES, jobs=1, progress=Interrupting())
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_worker_finds_this_precast_and_keeps_its_files_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers(monkeypatch, lambda folder: f'printf "%s|%s" "$PYTHONPATH" "$TMPDIR" > {folder}/{PAYLOAD}')
+    monkeypatch.setenv("PYTHONPATH", "/their/own")
+    path, scratch = run()[0].data.decode().split("|")
+    first, *rest = path.split(os.pathsep)
+    assert Path(first, "precast", "errors.py").is_file()
+    assert rest == ["/their/own"]
+    assert Path(scratch).name == "tmp"
