@@ -1,7 +1,7 @@
 """The cache: key factors, manifests, the store, lookups and pruning.
 
 This room never imports torch. Names are imported on first use, so that commands that only look at the store start
-fast. The function `lookup` is only in its module, which has the same name.
+fast. The functions `lookup` and `explain` are only in their modules, which have the same names.
 """
 
 from importlib import import_module
@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precast.cache.canonical import Json, canonical_json, decode_json, digest, sha256
-    from precast.cache.environment import environment_factors, variable_factor
+    from precast.cache.counters import LookupStats, lookup_stats, record_lookup, zero_stats
+    from precast.cache.diff import Change, Diff, LineChange, Side, diff_sides
+    from precast.cache.environment import environment_factors, ignored_variables, variable_factor
+    from precast.cache.explain import Explanation
     from precast.cache.factors import GROUPS, REGISTER, Factor, FactorRule, entry_key, group_digests
+    from precast.cache.index import Near, SummaryRow, nearest, summaries
     from precast.cache.lookup import Lookup, MissReason, Request
     from precast.cache.manifest import (
         BuildRecord,
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
         ModelRecord,
         PayloadRecord,
         SettingRecord,
+        SourcesRecord,
     )
     from precast.cache.mega import MegaFile, read_mega_manifest, write_mega
     from precast.cache.prune import (
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     )
     from precast.cache.requests import Remembered, candidates, remember, remembered, remembered_hint
     from precast.cache.root import CacheRoot, RootChoice, resolve_root
+    from precast.cache.side import open_side
     from precast.cache.sizes import format_age, format_size, parse_age, parse_size
     from precast.cache.sources import (
         DistributionContent,
@@ -45,25 +51,32 @@ if TYPE_CHECKING:
     )
     from precast.cache.store import Damage, EntrySummary, Store, StoredObject, UnwritableFolder
     from precast.cache.tags import all_tags, set_tag
+    from precast.cache.vllm import VllmEntry, is_vllm_root, read_vllm_factors, vllm_entries
 
 __all__ = [
     "BuildRecord",
     "CacheRoot",
+    "Change",
     "ConstantRecord",
     "Damage",
+    "Diff",
     "DistributionContent",
     "EntrySummary",
+    "Explanation",
     "Factor",
     "FactorRule",
     "GROUPS",
     "Json",
     "KeptEntry",
+    "LineChange",
     "Lookup",
+    "LookupStats",
     "Manifest",
     "MegaFile",
     "MegaRecord",
     "MissReason",
     "ModelRecord",
+    "Near",
     "PayloadRecord",
     "PruneItem",
     "PrunePlan",
@@ -74,15 +87,20 @@ __all__ = [
     "Request",
     "RootChoice",
     "SettingRecord",
+    "Side",
     "SkippedItem",
     "SourceFile",
+    "SourcesRecord",
     "Store",
     "StoredObject",
+    "SummaryRow",
     "UnwritableFolder",
+    "VllmEntry",
     "all_tags",
     "candidates",
     "canonical_json",
     "decode_json",
+    "diff_sides",
     "digest",
     "distribution_content",
     "entry_key",
@@ -92,26 +110,40 @@ __all__ = [
     "format_size",
     "group_digests",
     "hash_source",
+    "ignored_variables",
+    "is_vllm_root",
     "locate_data",
     "locate_source",
+    "lookup_stats",
+    "nearest",
+    "open_side",
     "parse_age",
     "parse_size",
     "plan_prune",
     "read_mega_manifest",
+    "read_vllm_factors",
+    "record_lookup",
     "remember",
     "remembered",
     "remembered_hint",
     "resolve_root",
     "set_tag",
     "sha256",
+    "summaries",
     "variable_factor",
+    "vllm_entries",
     "write_mega",
+    "zero_stats",
 ]
 
 _HOMES = {
     "precast.cache.canonical": ("Json", "canonical_json", "decode_json", "digest", "sha256"),
-    "precast.cache.environment": ("environment_factors", "variable_factor"),
+    "precast.cache.counters": ("LookupStats", "lookup_stats", "record_lookup", "zero_stats"),
+    "precast.cache.diff": ("Change", "Diff", "LineChange", "Side", "diff_sides"),
+    "precast.cache.environment": ("environment_factors", "ignored_variables", "variable_factor"),
+    "precast.cache.explain": ("Explanation",),
     "precast.cache.factors": ("Factor", "FactorRule", "GROUPS", "REGISTER", "entry_key", "group_digests"),
+    "precast.cache.index": ("Near", "SummaryRow", "nearest", "summaries"),
     "precast.cache.lookup": ("Lookup", "MissReason", "Request"),
     "precast.cache.manifest": (
         "BuildRecord",
@@ -121,6 +153,7 @@ _HOMES = {
         "ModelRecord",
         "PayloadRecord",
         "SettingRecord",
+        "SourcesRecord",
     ),
     "precast.cache.mega": ("MegaFile", "read_mega_manifest", "write_mega"),
     "precast.cache.prune": (
@@ -135,6 +168,7 @@ _HOMES = {
     ),
     "precast.cache.requests": ("Remembered", "candidates", "remember", "remembered", "remembered_hint"),
     "precast.cache.root": ("CacheRoot", "RootChoice", "resolve_root"),
+    "precast.cache.side": ("open_side",),
     "precast.cache.sizes": ("format_age", "format_size", "parse_age", "parse_size"),
     "precast.cache.sources": (
         "DistributionContent",
@@ -146,6 +180,7 @@ _HOMES = {
     ),
     "precast.cache.store": ("Damage", "EntrySummary", "Store", "StoredObject", "UnwritableFolder"),
     "precast.cache.tags": ("all_tags", "set_tag"),
+    "precast.cache.vllm": ("VllmEntry", "is_vllm_root", "read_vllm_factors", "vllm_entries"),
 }
 
 

@@ -145,8 +145,7 @@ class EntryStore:
 
     def absent(self, manifest: Manifest) -> tuple[str, ...]:
         """Name the members that are missing or have another size, without reading them."""
-        names = dict.fromkeys(payload.object for payload in manifest.payloads)
-        absent = [f"object {name} is missing" for name in names if not self.root.object(name).is_file()]
+        absent = [f"object {name} is missing" for name in manifest.objects if not self.root.object(name).is_file()]
         if manifest.mega is not None:
             size = _file_bytes(self.root.mega(manifest.key))
             if size is None:
@@ -172,7 +171,7 @@ class EntryStore:
         return (*self._damaged_mega(manifest), *self._damaged_objects(manifest))
 
     def _damaged_objects(self, manifest: Manifest) -> Iterator[Damage]:
-        for name, size in {payload.object: payload.bytes for payload in manifest.payloads}.items():
+        for name, size in manifest.objects.items():
             try:
                 self.objects.read(name, size)
             except PrecastError as error:

@@ -1,6 +1,7 @@
 """The environment's part of the key: one factor for each variable that is set and may change generated code.
 
-Values lose the folders of absolute paths, so that the same compiler in another place is the same value.
+Values lose the folders of absolute paths, so that the same compiler in another place is the same value. A variable
+whose name looks like that of a secret counts by the digest of its value.
 """
 
 import re
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from precast.cache.factors import Factor
+from precast.cache.masking import is_secret_variable, seal
 from precast.cache.variables import COUNTED, EXCLUDED, VariableRule, rule_for_variable
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "EXCLUDED",
     "VariableRule",
     "environment_factors",
+    "ignored_variables",
     "portable_value",
     "rule_for_variable",
     "variable_factor",
@@ -34,12 +37,21 @@ def environment_factors(environ: Mapping[str, str]) -> tuple[Factor, ...]:
     return tuple(variable_factor(name, environ) for name in counted)
 
 
+def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the variables that are set and that the register leaves out on purpose, sorted."""
+    return tuple(name for name in sorted(environ) if (row := rule_for_variable(name)) is not None and not row[1])
+
+
 def variable_factor(name: str, environ: Mapping[str, str]) -> Factor:
     """Return the factor of one variable, set or not: its portable value, or None for its absence.
 
-    For variables that the model's own code reads; they count whatever the register says of them.
+    For variables that the model's own code reads; they count whatever the register says of them. No secret gets into
+    a factor: its digest takes its place.
     """
-    return Factor("env", name, portable_value(name, environ[name]) if name in environ else None)
+    if name not in environ:
+        return Factor("env", name, None)
+    value = portable_value(name, environ[name])
+    return Factor("env", name, seal(value) if is_secret_variable(name) else value)
 
 
 def portable_value(name: str, value: str) -> str:

@@ -43,6 +43,10 @@ class Fields:
             self.problem(name, "is missing")
         return self._values.get(name)
 
+    def has(self, name: str) -> bool:
+        """Tell whether a field is there and not null; for fields that older documents lack."""
+        return self._values.get(name) is not None
+
     def text(self, name: str, pattern: re.Pattern[str] | None = None) -> str:
         """Return a string, which must match the whole `pattern` if one is given."""
         value = self.get(name)
@@ -68,6 +72,14 @@ class Fields:
         if len(counts) != len(values):
             self.problem(name, "holds something else than counts")
         return counts
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of strings."""
+        values = self.sequence(name)
+        texts = tuple(item for item in values if isinstance(item, str))
+        if len(texts) != len(values):
+            self.problem(name, "holds something else than text")
+        return texts
 
     def mapping(self, name: str) -> dict[str, Json]:
         """Return an object as it is."""

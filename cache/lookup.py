@@ -7,7 +7,7 @@ model read are read again. Everything else is in the request's own digest.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precast.cache.canonical import Json, digest
 from precast.cache.environment import variable_factor
@@ -18,7 +18,9 @@ from precast.cache.sources import distribution_content, hash_source, locate_data
 from precast.cache.store import Store
 from precast.errors import CorruptError, FormatError, NoEntryError, StoreAccessError
 
-__all__ = ["Lookup", "MissReason", "Request", "lookup"]
+__all__ = ["READ_AGAIN", "Lookup", "MissReason", "Request", "factor_now", "lookup"]
+
+READ_AGAIN = ("env", "code")
 
 _REQUEST_SCHEMA = "precast.request/1"
 
@@ -127,14 +129,28 @@ def _changes(
     for factor in manifest.factors:
         if factor.label in asked:
             now = asked[factor.label]
-        elif factor.group == "env":
-            now = variable_factor(factor.name, environ).value
-        elif factor.group == "code":
-            now = _code_now(factor, search_path)
+        elif factor.group in READ_AGAIN:
+            now = factor_now(factor, search_path, environ).value
         else:
             continue
         if digest(now) != digest(factor.value):
             yield MissReason("factor_changed", manifest.key, factor.label, factor.value, now)
+
+
+def factor_now(factor: Factor, search_path: Sequence[str], environ: Mapping[str, str]) -> Factor:
+    """Return a factor of the groups `READ_AGAIN` as it is now: its variable, source, data file or distribution.
+
+    Args:
+        factor: A factor of an entry.
+        search_path: Folders in which files are looked for, as in `sys.path`.
+        environ: The environment.
+
+    Returns:
+        The factor with its present value; None where nothing is.
+    """
+    if factor.group == "env":
+        return variable_factor(factor.name, environ)
+    return replace(factor, value=_code_now(factor, search_path))
 
 
 def _code_now(factor: Factor, search_path: Sequence[str]) -> Json:

@@ -20,6 +20,7 @@ from precast.cache.records import (
     ModelRecord,
     PayloadRecord,
     SettingRecord,
+    SourcesRecord,
     factor_json,
     read_factor,
 )
@@ -36,6 +37,8 @@ __all__ = [
     "ModelRecord",
     "PayloadRecord",
     "SettingRecord",
+    "SourcesRecord",
+    "check_schema",
 ]
 
 SCHEMA = "precast.manifest/1"
@@ -66,6 +69,8 @@ class Manifest:
         build: When and by what it was built.
         mega: The mega artifact beside the manifest; the store fills it in.
         digest: Digest over everything else; `sealed` fills it in.
+        sources: The text of the model's own modules, where it was kept.
+        ignored: Names of the variables that were set and deliberately not counted.
     """
 
     key: str
@@ -81,6 +86,14 @@ class Manifest:
     build: BuildRecord
     mega: MegaRecord | None = None
     digest: str = ""
+    sources: SourcesRecord | None = None
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def objects(self) -> dict[str, int]:
+        """Every object that the entry needs, payloads and sources, with the size of its raw bytes; each once."""
+        named = {payload.object: payload.bytes for payload in self.payloads}
+        return named if self.sources is None else {**named, self.sources.object: self.sources.bytes}
 
     def sealed(self) -> "Manifest":
         """Return the same manifest with its digest filled in.
@@ -111,7 +124,7 @@ class Manifest:
             document = decode_json(data)
         except ValueError as error:
             raise _corrupt("", [f"it is not canonical JSON ({error})"]) from error
-        _check_schema(document)
+        check_schema(document)
         problems: list[str] = []
         manifest = _read(Fields(document, "", problems))
         if isinstance(document, dict):
@@ -126,7 +139,14 @@ class Manifest:
         reference = self.model.reference
         if PurePosixPath(reference).is_absolute() or PureWindowsPath(reference).is_absolute():
             raise ValueError(f"A manifest holds no absolute path, but the model's reference is {reference}")
+        # Fields that came later are left out where they say nothing, so that older manifests keep their bytes.
+        later: dict[str, Json] = {}
+        if self.sources is not None:
+            later["sources"] = self.sources.json()
+        if self.ignored:
+            later["ignored"] = list(self.ignored)
         return {
+            **later,
             "schema": SCHEMA,
             "key": self.key,
             "model": self.model.json(),
@@ -143,7 +163,13 @@ class Manifest:
         }
 
 
-def _check_schema(document: Json) -> None:
+def check_schema(document: Json) -> None:
+    """Refuse a document that is no manifest of this format.
+
+    Raises:
+        CorruptError: It names no manifest's schema.
+        FormatError: It has a format that this version does not read.
+    """
     schema = document.get("schema") if isinstance(document, dict) else None
     match = _SCHEMA_PATTERN.fullmatch(schema) if isinstance(schema, str) else None
     if match is None:
@@ -172,6 +198,8 @@ def _read(fields: Fields) -> Manifest:
         build=fields.record("build", BuildRecord.read),
         mega=None if fields.get("mega") is None else fields.record("mega", MegaRecord.read),
         digest=fields.text("digest", HEX64),
+        sources=fields.record("sources", SourcesRecord.read) if fields.has("sources") else None,
+        ignored=fields.texts("ignored") if fields.has("ignored") else (),
     )
 
 

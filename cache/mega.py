@@ -1,8 +1,8 @@
 """The mega artifact: one file that holds an entry whole, and that anyone can list without running anything.
 
-It is a safetensors container. The header's metadata holds the manifest, each payload is a zstd frame in a byte
-tensor, and each baked constant is a tensor. Reading needs the header alone; every byte that is handed out has been
-checked against the manifest, and the manifest against its own digest.
+It is a safetensors container. The header's metadata holds the manifest, each payload and the model's sources are zstd
+frames in byte tensors, and each baked constant is a tensor. Reading needs the header alone; every byte that is handed
+out has been checked against the manifest, and the manifest against its own digest.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import BinaryIO
 from precast.cache.canonical import sha256
 from precast.cache.container import DTYPES, RawTensor, TensorPlace, read_header, serialize_tensors
 from precast.cache.frames import compress, decompress
-from precast.cache.manifest import ConstantRecord, Manifest, PayloadRecord
+from precast.cache.manifest import ConstantRecord, Manifest
 from precast.errors import CorruptError, NoEntryError, StoreAccessError
 
 __all__ = ["MegaFile", "read_mega_manifest", "write_mega"]
@@ -32,7 +32,7 @@ def write_mega(
 
     Args:
         manifest: The manifest; its `mega` record is left out, because a file cannot hold its own digest.
-        payloads: Raw bytes of each object that the manifest names, by SHA-256.
+        payloads: Raw bytes of each object that the manifest names, its sources included, by SHA-256.
         constants: dtype, shape and little-endian bytes of each constant that the manifest names.
 
     Raises:
@@ -86,16 +86,18 @@ class MegaFile:
             raise
 
     def payload(self, sha256: str) -> bytes:
-        """Return a payload's raw bytes, after checking size and digest.
+        """Return the raw bytes of a payload or of the sources, after checking size and digest.
 
         Raises:
             NoEntryError: The manifest names no such object.
             CorruptError: The file lacks it, or it is damaged.
         """
-        record = self._payload_record(sha256)
+        size = self.manifest.objects.get(sha256)
+        if size is None:
+            raise _unknown(self.path, f"object {sha256}")
         frame = self._bytes(_object_name(sha256))[1]
         try:
-            raw = decompress(frame, record.bytes)
+            raw = decompress(frame, size)
         except ValueError as error:
             raise _corrupt(self.path, f"object {sha256}: {error}") from error
         self._require_digest(f"object {sha256}", raw, sha256)
@@ -114,12 +116,6 @@ class MegaFile:
             raise _corrupt(self.path, f"constant {name} has another dtype or shape than the manifest says")
         self._require_digest(f"constant {name}", data, record.sha256)
         return record.dtype, record.shape, data
-
-    def _payload_record(self, name: str) -> PayloadRecord:
-        found = next((record for record in self.manifest.payloads if record.object == name), None)
-        if found is None:
-            raise _unknown(self.path, f"object {name}")
-        return found
 
     def _constant_record(self, name: str) -> ConstantRecord:
         found = next((record for record in self.manifest.constants if record.name == name), None)
@@ -141,7 +137,7 @@ class MegaFile:
 
 
 def _require_payloads(manifest: Manifest, payloads: Mapping[str, bytes]) -> None:
-    named = {record.object: record.bytes for record in manifest.payloads}
+    named = manifest.objects
     given = {sha256(raw): len(raw) for raw in payloads.values()}
     if named != given or set(payloads) != set(given):
         raise ValueError("The payloads are not the objects that the manifest names")

@@ -202,6 +202,4 @@ class _Planner:
 
 def _object_names(entry: EntrySummary) -> tuple[str, ...]:
     """Return the objects that an entry refers to, each once."""
-    if entry.manifest is None:
-        return ()
-    return tuple(dict.fromkeys(payload.object for payload in entry.manifest.payloads))
+    return () if entry.manifest is None else tuple(entry.manifest.objects)

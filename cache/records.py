@@ -14,6 +14,7 @@ __all__ = [
     "ModelRecord",
     "PayloadRecord",
     "SettingRecord",
+    "SourcesRecord",
     "factor_json",
     "read_factor",
 ]
@@ -139,6 +140,30 @@ class PayloadRecord:
             range=(ends[0], ends[1]),
             used_by=fields.count("used_by"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesRecord:
+    """The text of the model's own traced modules, as one object: canonical JSON of module names and texts.
+
+    Attributes:
+        object: SHA-256 of the raw bytes; it names the object in the store.
+        bytes: Size of the raw bytes.
+        stored_bytes: Size of the object as stored.
+    """
+
+    object: str
+    bytes: int
+    stored_bytes: int
+
+    def json(self) -> dict[str, Json]:
+        """Return the JSON form."""
+        return {"object": self.object, "bytes": self.bytes, "stored_bytes": self.stored_bytes}
+
+    @classmethod
+    def read(cls, fields: Fields) -> "SourcesRecord":
+        """Read the JSON form."""
+        return cls(fields.text("object", HEX64), fields.count("bytes"), fields.count("stored_bytes"))
 
 
 @dataclass(frozen=True, slots=True)

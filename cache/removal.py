@@ -50,10 +50,10 @@ class _Guard:
         going = {item.id for item in plan.remove if item.kind == "entry" and not self._entry_objection(item.id)}
         self._staying = {entry.key for entry in self._now.entries} - going
         self._needed = {
-            payload.object
+            name
             for entry in self._now.entries
             if entry.key in self._staying and entry.manifest is not None
-            for payload in entry.manifest.payloads
+            for name in entry.manifest.objects
         }
 
     @property

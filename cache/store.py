@@ -269,8 +269,7 @@ class Store:
                     path.unlink(missing_ok=True)
 
     def _require_objects(self, manifest: Manifest) -> None:
-        named = dict.fromkeys(payload.object for payload in manifest.payloads)
-        missing = [name for name in named if not self.layout.object(name).is_file()]
+        missing = [name for name in manifest.objects if not self.layout.object(name).is_file()]
         if missing:
             raise PartialError(
                 f"Entry {manifest.key[:12]} is not published",

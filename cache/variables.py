@@ -83,6 +83,26 @@ EXCLUDED: tuple[VariableRule, ...] = (
         "TRITON_ROCTRACER_* TRITON_ROCTX_*",
     ),
     *_rows(
+        "A folder of this user or of another cache: where something is stored never changes what is generated",
+        "CONDA_PREFIX HF_ASSETS_CACHE HF_DATASETS_CACHE HF_HOME HF_HUB_CACHE HOME HUGGINGFACE_HUB_CACHE "
+        "PRECAST_CACHE_DIR TEMP TMP TMPDIR TRANSFORMERS_CACHE VIRTUAL_ENV VLLM_ASSETS_CACHE VLLM_CACHE_ROOT "
+        "VLLM_CONFIG_ROOT VLLM_RPC_BASE_PATH VLLM_TORCH_PROFILER_DIR XDG_*",
+    ),
+    *_rows(
+        "An address, a port or the name of a host",
+        "HOST HOSTNAME HOST_IP MASTER_ADDR MASTER_PORT NODE_IP NODE_NAME POD_IP POD_NAME POD_NAMESPACE "
+        "VLLM_DP_MASTER_IP VLLM_DP_MASTER_PORT VLLM_HOST_IP VLLM_LOOPBACK_IP VLLM_MOONCAKE_BOOTSTRAP_PORT "
+        "VLLM_NIXL_SIDE_CHANNEL_HOST VLLM_NIXL_SIDE_CHANNEL_PORT VLLM_PORT",
+    ),
+    *_rows(
+        "It says where among others a process runs; code is generated for a target, not for a place",
+        "CUDA_VISIBLE_DEVICES GROUP_RANK HIP_VISIBLE_DEVICES LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK OMPI_COMM_WORLD_* "
+        "PMI_RANK PMI_SIZE RANK ROCR_VISIBLE_DEVICES SLURM_* VLLM_DP_RANK VLLM_DP_RANK_LOCAL VLLM_RAY_BUNDLE_INDICES "
+        "WORLD_SIZE",
+    ),
+    *_rows("It gives access to files; it says nothing about their content", "HF_TOKEN HUGGING_FACE_HUB_TOKEN"),
+    *_rows("Hashes of texts never get into a key", "PYTHONHASHSEED"),
+    *_rows(
         "A cache of torch or Triton: it changes whether something is compiled again, not the result",
         "TORCHINDUCTOR_AUTOGRAD_CACHE TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD "
         "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE "
@@ -110,7 +130,7 @@ EXCLUDED: tuple[VariableRule, ...] = (
         "TORCHINDUCTOR_DEBUG_FUSION TORCHINDUCTOR_MAX_AUTOTUNE_REPORT_CHOICES_STATS "
         "TORCHINDUCTOR_MM_LOGGING_FILE TORCHINDUCTOR_PATTERN_MATCH_DEBUG TORCHINDUCTOR_WARN_MIX_LAYOUT "
         "TORCHINDUCTOR_WORKER_SUPPRESS_LOGGING TORCH_LOGS TORCH_LOGS_* TORCH_TRACE "
-        "TRITON_FRONT_END_DEBUGGING TRITON_PRINT_AUTOTUNING",
+        "TRITON_FRONT_END_DEBUGGING TRITON_PRINT_AUTOTUNING VLLM_CONFIGURE_LOGGING VLLM_LOGGING_*",
     ),
     *_rows(
         "A dump or a repro for debugging, beside the generated code",

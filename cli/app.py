@@ -13,9 +13,21 @@ import typer
 
 from precast import __version__
 from precast.cli import argv as words
-from precast.cli.commands import config, inspect_ls, inspect_show, precompile, prune, schema, verify
+from precast.cli.commands import (
+    config,
+    inspect_diff,
+    inspect_explain,
+    inspect_ls,
+    inspect_show,
+    inspect_stats,
+    precompile,
+    prune,
+    schema,
+    verify,
+)
 from precast.cli.envelope import Remark
 from precast.cli.errors import failure_of
+from precast.cli.github import Github
 from precast.cli.output import Format, Output
 from precast.cli.session import Invocation
 from precast.cli.signals import raising_signals
@@ -66,6 +78,9 @@ def build_app(*, rich: bool) -> typer.Typer:
     group.callback(invoke_without_command=True)(_bare)
     group.command("ls")(inspect_ls.inspect_ls)
     group.command("show", short_help="Show one entry")(inspect_show.inspect_show)
+    group.command("diff", short_help="Say what makes two keys differ")(inspect_diff.inspect_diff)
+    group.command("explain", short_help="Say why a model hits or misses")(inspect_explain.inspect_explain)
+    group.command("stats", short_help="Count hits and misses")(inspect_stats.inspect_stats)
     app.add_typer(group, name="inspect", short_help="Look at what the store holds")
     return app
 
@@ -97,7 +112,8 @@ def _bare(ctx: typer.Context) -> None:
 def _output(seen: words.Preview, environ: Mapping[str, str]) -> Output:
     stdout, stderr = _stream(sys.stdout), _stream(sys.stderr)
     color = (wants_color(seen.color, environ, stdout), wants_color(seen.color, environ, stderr))
-    return Output(stdout, stderr, format=seen.format, color=color, quiet=seen.quiet, schema=seen.schema)
+    github = Github(seen.github, environ)
+    return Output(stdout, stderr, format=seen.format, color=color, quiet=seen.quiet, schema=seen.schema, github=github)
 
 
 def _stream(stream: TextIO | None) -> TextIO:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precast.cache.factors import GROUPS
+from precast.cli.github import GithubChoice
 from precast.cli.output import Format
 from precast.cli.terminal import ColorChoice
 
@@ -12,6 +14,7 @@ __all__ = ["Preview", "preview", "rewrite"]
 _LEVEL = re.compile(r"-O=?(.+)")
 _KEY_OR_FILE = re.compile(r"[0-9a-f]+|.*[./].*", re.IGNORECASE)
 _COMMANDS = ("precompile", "verify", "prune", "config", "schema")
+_INSPECT = ("ls", "show", "diff", "explain", "stats")
 _SHORT_FLAGS = re.compile(r"-[vq]+")
 
 
@@ -23,6 +26,7 @@ class Preview:
     color: ColorChoice
     quiet: bool
     debug: bool
+    github: GithubChoice
     schema: str
 
 
@@ -42,7 +46,7 @@ def rewrite(argv: Sequence[str]) -> list[str]:
             words += ["--optimization-level", level[1]]
         else:
             words.append(word)
-    return [*_with_show(words), *argv[end:]]
+    return [*_with_group(_with_show(words)), *argv[end:]]
 
 
 def preview(argv: Sequence[str], environ: Mapping[str, str]) -> Preview:
@@ -57,12 +61,13 @@ def preview(argv: Sequence[str], environ: Mapping[str, str]) -> Preview:
     named = _value(words, "--format")
     fallback = "quiet" if quiet else environ.get("PRECAST_FORMAT", "")
     wanted = "json" if "--json" in words else named or fallback
-    color = _value(words, "--color")
+    color, github = _value(words, "--color"), _value(words, "--github")
     return Preview(
         Format(wanted) if wanted in set(Format) else Format.HUMAN,
         ColorChoice(color) if color in set(ColorChoice) else ColorChoice.AUTO,
         quiet,
         "--debug" in words,
+        GithubChoice(github) if github in set(GithubChoice) else GithubChoice.AUTO,
         f"precast.{_command(rewrite(argv))}/1",
     )
 
@@ -70,16 +75,32 @@ def preview(argv: Sequence[str], environ: Mapping[str, str]) -> Preview:
 def _command(words: Sequence[str]) -> str:
     """Name the command as its schema does; `help` stands for everything that is none."""
     if words[:1] == ["inspect"]:
-        return f"inspect.{words[1]}" if words[1:2] in (["ls"], ["show"]) else "help"
+        return f"inspect.{words[1]}" if words[1:2] and words[1] in _INSPECT else "help"
     return words[0] if words and words[0] in _COMMANDS else "help"
 
 
 def _with_show(words: list[str]) -> list[str]:
-    if words[:1] != ["inspect"] or {"ls", "show", "--help"} & set(words):
+    if words[:1] != ["inspect"] or {*_INSPECT, "--help"} & set(words):
         return words
     if any(_KEY_OR_FILE.fullmatch(word) for word in words[1:]):
         return ["inspect", "show", *words[1:]]
     return words
+
+
+def _with_group(words: list[str]) -> list[str]:
+    """Give `--factors env` and `--factors=env` as `--factors --group env`: Typer has no option with a free value."""
+    if words[:2] != ["inspect", "show"]:
+        return words
+    found: list[str] = []
+    for word in words:
+        option, equals, group = word.partition("=")
+        if found[-1:] == ["--factors"] and word in GROUPS:
+            found += ["--group", word]
+        elif option == "--factors" and equals:
+            found += ["--factors", "--group", group]
+        else:
+            found.append(word)
+    return found
 
 
 def _value(words: Sequence[str], option: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from precast.cache.canonical import Json
 from precast.cli.config_files import ConfigFile, project_file, read_explicit, user_file
+from precast.cli.github import GithubChoice
 from precast.cli.options import ProgressChoice
 from precast.cli.output import Format
 from precast.cli.terminal import ColorChoice
@@ -46,6 +47,7 @@ KNOWN = (
     Known("format", "--format", "PRECAST_FORMAT", "human", "How the answer is written", tuple(Format)),
     Known("color", "--color", "", "auto", "When to colour", tuple(ColorChoice)),
     Known("progress", "--progress", "PRECAST_PROGRESS", "auto", "How long work is shown", tuple(ProgressChoice)),
+    Known("github", "--github", "", "auto", "When to talk to GitHub Actions", tuple(GithubChoice)),
     Known("log_file", "--log-file", "PRECAST_LOG", "", "File for a debug log", is_path=True),
 )
 

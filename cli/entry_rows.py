@@ -2,61 +2,52 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from precast.cache.canonical import Json
-from precast.cache.entries import EntrySummary
-from precast.cache.manifest import Manifest
 from precast.cache.sizes import format_age, format_size
-from precast.cache.store import Store
 from precast.cli.output import Column
 from precast.cli.wording import counted, joined, short, target_text
 
-__all__ = ["columns", "entry_row", "listing", "totals", "totals_text"]
+if TYPE_CHECKING:
+    from precast.cache.index import SummaryRow
+
+__all__ = ["columns", "entry_row", "seconds_since", "totals", "totals_text"]
 
 Row = dict[str, Json]
 _NS = 1_000_000_000
 
 
-def listing(store: Store, now_ns: int) -> tuple[list[Row], dict[str, int]]:
-    """List a store's entries as rows, with the size of every object that they name.
-
-    Args:
-        store: The store.
-        now_ns: Nanoseconds since the epoch, to count ages from.
-
-    Returns:
-        The rows sorted by key, and the stored bytes of each object by its name.
-    """
-    rows, objects = [], {}
-    for summary in store.entries():
-        rows.append(entry_row(summary, store.last_used(summary.key), now_ns))
-        objects.update(_objects(summary.manifest))
-    return rows, objects
-
-
-def entry_row(summary: EntrySummary, last_used_ns: int | None, now_ns: int) -> Row:
+def entry_row(summary: "SummaryRow", now_ns: int) -> Row:
     """Describe one entry; what cannot be known because its manifest is unreadable is null.
 
     `bytes` counts the entry's folder and every object that it names, also those that other entries share.
+
+    Args:
+        summary: The entry as the index knows it.
+        now_ns: Nanoseconds since the epoch, to count ages from.
     """
-    manifest = summary.manifest
-    created = _created(manifest)
+    known = summary.model is not None
     return {
         "key": summary.key,
-        "model": manifest.model.name if manifest else None,
-        "target": target_text(manifest.target) if manifest else None,
-        "torch": _torch(manifest),
-        "pieces": len({payload.name.partition(":")[0] for payload in manifest.payloads}) if manifest else None,
-        "payloads": len(manifest.payloads) if manifest else None,
-        "mega": manifest is not None and manifest.mega is not None,
-        "bytes": summary.bytes + sum(_objects(manifest).values()),
-        "folder_bytes": summary.bytes,
-        "objects": list(_objects(manifest)),
-        "created_at": manifest.build.created_at if manifest else None,
-        "age_seconds": max(0, now_ns // _NS - created) if created is not None else None,
-        "unused_seconds": max(0, (now_ns - last_used_ns) // _NS) if last_used_ns is not None else None,
+        "model": summary.model,
+        "target": target_text(summary.target) if known else None,
+        "device": _word(summary.target.get("device")),
+        "arch": _word(summary.target.get("arch", summary.target.get("isa"))),
+        "torch": summary.torch,
+        "kinds": list(summary.kinds),
+        "pieces": summary.pieces if known else None,
+        "payloads": summary.payloads if known else None,
+        "mega": summary.mega,
+        "bytes": summary.bytes,
+        "folder_bytes": summary.folder_bytes,
+        "objects": list(summary.objects),
+        "created_at": summary.created_at,
+        "age_seconds": seconds_since(_created_ns(summary.created_at), now_ns),
+        "unused_seconds": seconds_since(summary.last_used_ns, now_ns),
         "state": summary.state,
         "reason": summary.reason,
+        "tags": list(summary.tags),
     }
 
 
@@ -71,18 +62,23 @@ def columns(*, long: bool) -> list[Column]:
         Column("bytes", "SIZE", lambda size: format_size(_number(size)), right=True),
         Column("unused_seconds", "USED", _ago),
         Column("state", "STATE", str),
+        Column("tags", "TAGS", _words),
     ]
-    return [*shown, Column("created_at", "BUILT", _text), Column("reason", "REASON", _text)] if long else shown
+    more = [Column("kinds", "KINDS", _words), Column("created_at", "BUILT", _text), Column("reason", "REASON", _text)]
+    return [*shown, *more] if long else shown
 
 
-def totals(rows: Sequence[Row], objects: dict[str, int]) -> dict[str, Json]:
+def totals(rows: Sequence[Row], entries: Iterable["SummaryRow"]) -> dict[str, Json]:
     """Count what the rows hold: `shared_bytes` counts an object once, however many entries name it."""
-    named = {str(name) for row in rows for name in _list(row["objects"])}
-    folders = sum(_number(row["folder_bytes"]) for row in rows)
+    chosen = {row["key"] for row in rows}
+    objects: dict[str, int] = {}
+    for entry in entries:
+        if entry.key in chosen:
+            objects.update(entry.objects)
     return {
         "count": len(rows),
         "bytes": sum(_number(row["bytes"]) for row in rows),
-        "shared_bytes": folders + sum(objects[name] for name in named),
+        "shared_bytes": sum(_number(row["folder_bytes"]) for row in rows) + sum(objects.values()),
     }
 
 
@@ -93,23 +89,27 @@ def totals_text(counts: dict[str, Json]) -> str:
     return joined([entries, f"{size} stored", f"{shared} after sharing objects" if shared != size else ""])
 
 
-def _objects(manifest: Manifest | None) -> dict[str, int]:
-    return {payload.object: payload.stored_bytes for payload in manifest.payloads} if manifest else {}
+def seconds_since(moment_ns: int | None, now_ns: int) -> int | None:
+    """Give the whole seconds between two moments in nanoseconds since the epoch; never negative."""
+    return None if moment_ns is None else max(0, (now_ns - moment_ns) // _NS)
 
 
-def _torch(manifest: Manifest | None) -> str | None:
-    stamps = manifest.stamps.values() if manifest else ()
-    return next((stamp["torch"] for stamp in stamps if "torch" in stamp), None)
-
-
-def _created(manifest: Manifest | None) -> int | None:
-    if manifest is None:
+def _created_ns(created_at: str | None) -> int | None:
+    if created_at is None:
         return None
-    return int(datetime.fromisoformat(manifest.build.created_at).astimezone(UTC).timestamp())
+    return int(datetime.fromisoformat(created_at).astimezone(UTC).timestamp()) * _NS
+
+
+def _word(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _text(value: Json) -> str:
     return "" if value is None else str(value)
+
+
+def _words(value: Json) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else ""
 
 
 def _ago(value: Json) -> str:
@@ -118,7 +118,3 @@ def _ago(value: Json) -> str:
 
 def _number(value: Json) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _list(value: Json) -> Iterable[Json]:
-    return value if isinstance(value, list) else ()

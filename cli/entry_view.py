@@ -1,27 +1,29 @@
 """How `precast inspect show` answers: one entry, from the store or from a mega file."""
 
-import fnmatch
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precast.cache.canonical import Json, sha256
+from precast.cache.canonical import Json
 from precast.cache.factors import GROUPS, Factor
 from precast.cache.manifest import Manifest
+from precast.cache.masking import public_value
 from precast.cache.mega import read_mega_manifest
 from precast.cache.records import SettingRecord
 from precast.cache.sizes import format_size
 from precast.cache.store import Store
+from precast.cache.tags import all_tags
+from precast.cache.variables import rule_for_variable
 from precast.cli.output import Column, Output
 from precast.cli.precompile_view import payload_data, payload_text
 from precast.cli.wording import counted, joined, short, target_text
-from precast.errors import UsageError
+from precast.errors import NoEntryError, StoreAccessError, UsageError
 
 __all__ = ["SECTIONS", "Shown", "find", "show_entry", "shown_data"]
 
-SECTIONS = ("factors", "pieces", "settings", "code")
-_SECRET_NAMES = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*KEY")
+SECTIONS = ("factors", "ignored", "pieces", "settings", "plan", "code")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +34,69 @@ class Shown:
         manifest: What it is.
         source: `store` or `file`.
         missing: Its members that are absent, in words.
+        tags: Its tags.
     """
 
     manifest: Manifest
     source: str
     missing: tuple[str, ...]
+    tags: tuple[str, ...] = ()
 
 
 def find(root: Path, name: str) -> Shown:
-    """Find what `inspect show` was asked for: a mega file, or an entry by its key or a prefix of it.
+    """Find what `inspect show` was asked for.
+
+    Args:
+        root: The store.
+        name: A key or a prefix of one, a tag, `ROOT@KEY`, a mega file, a manifest, or an entry's folder.
 
     Raises:
         NoEntryError: If no entry fits.
         CorruptError: If the manifest is damaged.
     """
-    if name.endswith(".mega") or "/" in name:
-        return Shown(read_mega_manifest(Path(name)), "file", ())
-    store = Store(root, read_only=True)
-    manifest = store.manifest(store.resolve_key(name))
-    return Shown(manifest, "store", store.absent(manifest))
+    other, at, key = name.rpartition("@")
+    if at and other:
+        return _stored(Store(Path(other).expanduser(), read_only=True), key)
+    path = Path(name)
+    folder_manifest = path / "manifest.json"
+    if folder_manifest.is_file() or path.suffix == ".json":
+        return Shown(_read_manifest(folder_manifest if path.is_dir() else path), "file", ())
+    if path.suffix == ".mega" or "/" in name:
+        return Shown(read_mega_manifest(path), "file", ())
+    return _stored(Store(root, read_only=True), name)
 
 
-def shown_data(shown: Shown, *, code: bool) -> dict[str, Json]:
-    """Give the `data` object; the stitched code is long, so it is there on request only."""
+def _stored(store: Store, name: str) -> Shown:
+    tags = all_tags(store)
+    manifest = store.manifest(tags.get(name) or _resolved(store, name))
+    return Shown(
+        manifest, "store", store.absent(manifest), tuple(tag for tag, key in tags.items() if key == manifest.key)
+    )
+
+
+def _resolved(store: Store, name: str) -> str:
+    if set(name.lower()) <= set("0123456789abcdef"):
+        return store.resolve_key(name)
+    raise NoEntryError(f"There is no entry or tag `{name}`", hint="Run `precast inspect ls` to see keys and tags")
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        return Manifest.from_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise NoEntryError(f"There is no manifest {path}", hint="Name an entry's folder or its file") from error
+    except OSError as error:
+        raise StoreAccessError(f"{path} cannot be read", error.strerror or "", path=str(path)) from error
+
+
+def shown_data(shown: Shown, sections: Sequence[str], groups: Sequence[str] = ()) -> dict[str, Json]:
+    """Give the `data` object; the plan and the stitched code are long, so they are there on request only.
+
+    Args:
+        shown: The entry.
+        sections: What was asked for.
+        groups: The groups of factors wanted; none means all.
+    """
     manifest = shown.manifest
     build = manifest.build
     return {
@@ -62,20 +104,24 @@ def shown_data(shown: Shown, *, code: bool) -> dict[str, Json]:
         "key": manifest.key,
         "state": "damaged" if shown.missing else "ok",
         "missing": list(shown.missing),
-        "model": manifest.model.json(),
+        "tags": list(shown.tags),
+        "model": {**manifest.model.json(), "config": public_value("config", "model.config", manifest.model.config)},
         "target": manifest.target,
         "stamps": {kind: dict(stamp) for kind, stamp in manifest.stamps.items()},
-        "factors": [*_factor_rows(manifest.factors)],
+        "factors": [*_factor_rows(manifest.factors, groups)],
+        "ignored": [*_ignored_rows(manifest.ignored)],
         "settings": [*_setting_rows(manifest.settings)],
         "payloads": [payload_data(payload) for payload in manifest.payloads],
         "constants": [constant.json() for constant in manifest.constants],
         "mega": manifest.mega.json() if manifest.mega else None,
         "build": {"created_at": build.created_at, "seconds": build.seconds, "precast": build.precast},
-        "code": manifest.code if code else None,
+        "sources": manifest.sources.json() if manifest.sources else None,
+        "plan": manifest.plan if "plan" in sections else None,
+        "code": manifest.code if "code" in sections else None,
     }
 
 
-def show_entry(out: Output, shown: Shown, sections: Sequence[str]) -> None:
+def show_entry(out: Output, shown: Shown, sections: Sequence[str], groups: Sequence[str] = ()) -> None:
     """Show an entry to people: the summary, or the sections asked for.
 
     Raises:
@@ -88,16 +134,20 @@ def show_entry(out: Output, shown: Shown, sections: Sequence[str]) -> None:
     if not sections:
         out.pairs(_summary(shown))
     for section in sections:
-        _show_section(out, shown.manifest, section)
+        _show_section(out, shown.manifest, section, groups)
 
 
-def _show_section(out: Output, manifest: Manifest, section: str) -> None:
+def _show_section(out: Output, manifest: Manifest, section: str, groups: Sequence[str]) -> None:
     if section == "code":
         out.text(manifest.code)
+    elif section == "plan":
+        out.text(json.dumps(manifest.plan, indent=2))
+    elif section == "ignored":
+        out.table([Column("name", "NAME"), Column("reason", "REASON")], _ignored_rows(manifest.ignored))
     elif section == "factors":
         out.table(
             [Column("group", "GROUP"), Column("name", "NAME"), Column("value", "VALUE")],
-            _factor_rows(manifest.factors),
+            _factor_rows(manifest.factors, groups),
         )
     elif section == "settings":
         titles = ("name", "value", "origin", "lowered_from", "reason")
@@ -119,12 +169,16 @@ def _summary(shown: Shown) -> Iterable[tuple[str, str]]:
     manifest = shown.manifest
     groups = Counter(factor.group for factor in manifest.factors)
     yield "entry", f"{manifest.key}  state {'damaged' if shown.missing else 'ok'}"
+    if shown.tags:
+        yield "tags", ", ".join(shown.tags)
     yield from (("", problem) for problem in shown.missing)
     yield "model", f"{manifest.model.name}  {manifest.model.reference}  weights not part of the key"
     yield "target", target_text(manifest.target)
     for kind, stamp in sorted(manifest.stamps.items()):
         yield "stamp", f"{kind}: {joined([f'{name} {value}' for name, value in stamp.items()])}"
     yield "factors", joined([f"{group} {groups[group]}" for group in GROUPS if groups[group]])
+    if manifest.ignored:
+        yield "ignored", f"{counted(len(manifest.ignored), 'variable')}: {', '.join(manifest.ignored)}"
     for setting in manifest.settings:
         if setting.lowered_from is not None:
             yield "lowered", f"{setting.name}  {setting.lowered_from} → {setting.value}  {setting.reason}"
@@ -137,21 +191,28 @@ def _summary(shown: Shown) -> Iterable[tuple[str, str]]:
     yield "built", f"{build.created_at}  in {build.seconds:.1f} s by precast {build.precast}"
 
 
-def _factor_rows(factors: Iterable[Factor]) -> list[dict[str, Json]]:
-    return [{"group": f.group, "name": f.name, "value": _public(f)} for f in factors]
+def _factor_rows(factors: Iterable[Factor], groups: Sequence[str]) -> list[dict[str, Json]]:
+    return [
+        {"group": factor.group, "name": factor.name, "value": public_value(factor.group, factor.name, factor.value)}
+        for factor in factors
+        if not groups or factor.group in groups
+    ]
 
 
-def _public(factor: Factor) -> Json:
-    """Give a factor's value, or a short hash of it where its name says that it is a secret."""
-    name = factor.name.upper()
-    if factor.group == "env" and any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRET_NAMES):
-        return f"sha256:{sha256(str(factor.value).encode())[:12]}"
-    value: Json = factor.value
-    return value
+def _ignored_rows(names: Iterable[str]) -> list[dict[str, Json]]:
+    rules = [(name, rule_for_variable(name)) for name in names]
+    return [{"name": name, "reason": rule[0].reason if rule else ""} for name, rule in rules]
 
 
 def _setting_rows(settings: Iterable[SettingRecord]) -> list[dict[str, Json]]:
-    return [setting.json() for setting in settings]
+    return [
+        {
+            **setting.json(),
+            "value": public_value("config", setting.name, setting.value),
+            "lowered_from": public_value("config", setting.name, setting.lowered_from),
+        }
+        for setting in settings
+    ]
 
 
 def _digest(value: Json) -> str:

@@ -37,9 +37,12 @@ FIELDS: Mapping[str, tuple[str, Callable[[str], int] | None]] = {
     "key": ("key", None),
     "model": ("model", None),
     "target": ("target", None),
-    "arch": ("target", None),
+    "device": ("device", None),
+    "arch": ("arch", None),
     "torch": ("torch", None),
     "state": ("state", None),
+    "kind": ("kinds", None),
+    "tag": ("tags", None),
     "pieces": ("pieces", _whole),
     "size": ("bytes", parse_size),
     "age": ("age_seconds", parse_age),
@@ -63,15 +66,16 @@ class Filter:
 
     def matches(self, row: Row) -> bool:
         """Tell whether a row meets the condition; a value that is not known meets none but `!=`."""
-        value = row[self.field]
+        value = row.get(self.field)
         if value is None:
             return self.sign == "!="
         if isinstance(self.operand, str):
-            same = fnmatchcase(str(value), self.operand) or (
-                self.field == "key" and str(value).startswith(self.operand)
-            )
-            return same is (self.sign == "=")
+            texts = value if isinstance(value, list) else [value]
+            return any(self._fits(str(text), self.operand) for text in texts) is (self.sign == "=")
         return isinstance(value, int | float) and _ORDER[self.sign](value, self.operand)
+
+    def _fits(self, text: str, pattern: str) -> bool:
+        return fnmatchcase(text, pattern) or (self.field == "key" and text.startswith(pattern))
 
 
 def parse_filter(text: str) -> Filter:
@@ -109,8 +113,8 @@ def sort_rows(rows: Sequence[Row], text: str) -> list[Row]:
     if direction not in ("", "asc", "desc"):
         raise UsageError(f"--sort {text} has no such direction", hint="Use asc or desc")
     by_key = sorted(rows, key=lambda row: str(row["key"]))
-    known = [row for row in by_key if row[field] is not None]
-    unknown = [row for row in by_key if row[field] is None]
+    known = [row for row in by_key if row.get(field) is not None]
+    unknown = [row for row in by_key if row.get(field) is None]
     return [*sorted(known, key=lambda row: _order(row[field]), reverse=direction == "desc"), *unknown]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from precast.cache.canonical import Json
+from precast.cli.github import GithubChoice
 from precast.cli.output import Format
 from precast.cli.terminal import ColorChoice
 from precast.errors import ConfigValueError, UsageError
@@ -95,6 +96,10 @@ class Shared:
     events: Annotated[
         str | None,
         typer.Option("--events", metavar="FILE", help="Write progress there, one JSON a line", rich_help_panel=_SHARED),
+    ] = None
+    github: Annotated[
+        GithubChoice | None,
+        typer.Option("--github", help="Annotations, summary and outputs of GitHub Actions", rich_help_panel=_SHARED),
     ] = None
 
 

@@ -7,7 +7,8 @@ stdout, written by `finish`; the other verbs then only collect.
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,6 +16,7 @@ from typing import TextIO
 
 from precast.cache.canonical import Json
 from precast.cli.envelope import Envelope, Remark
+from precast.cli.github import Annotation, Github, GithubChoice
 from precast.cli.terminal import DASH, ColorChoice, Palette, wants_color
 
 __all__ = ["Column", "Format", "Output"]
@@ -24,6 +26,11 @@ _TSV_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r
 _STATUS_STYLES = {
     "ok": "green",
     "PASS": "green",
+    "HIT": "green",
+    "added": "green",
+    "removed": "red",
+    "breaking": "red",
+    "noise": "dim",
     "skipped": "dim",
     "planned": "cyan",
     "degraded": "yellow",
@@ -73,6 +80,7 @@ class Output:
         color: Whether stdout and stderr may hold colour, in this order.
         quiet: Whether hints are left out.
         schema: Name and version of the shape of the envelope's `data`.
+        github: The job of GitHub Actions that runs us, or None for none.
         clock: Seconds of a monotonic clock.
         now: The time of day.
     """
@@ -86,6 +94,7 @@ class Output:
         color: tuple[bool, bool] = (False, False),
         quiet: bool = False,
         schema: str = "precast.help/1",
+        github: Github | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -94,6 +103,7 @@ class Output:
         self.format = format
         self.quiet = quiet
         self.schema = schema
+        self.github = github or Github(GithubChoice.OFF, {})
         self._answer = Palette(stdout, color=color[0])
         self._remarks = Palette(stderr, color=color[1])
         self._clock = clock
@@ -137,6 +147,11 @@ class Output:
             cells = [[column.show(row[column.key]) or DASH for column in columns] for row in rows]
             self._aligned([column.title for column in columns], cells, [column.right for column in columns])
 
+    def records(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+        """Give rows as TSV only, for an answer that people read in another form."""
+        if self.format is Format.TSV:
+            self.table(columns, rows)
+
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Show labelled lines to people; an empty label continues the line above."""
         if self.format is Format.HUMAN:
@@ -148,6 +163,12 @@ class Output:
         if self.format is Format.HUMAN:
             painted = self._answer.paint(word, _STATUS_STYLES.get(word, "bold"))
             self._write(f"{painted}  {text}".rstrip())
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Show people lines as they are, such as a patch."""
+        if self.format is Format.HUMAN:
+            for line in lines:
+                self._write(line)
 
     def footer(self, text: str) -> None:
         """Show people one line below an answer, such as a sum."""
@@ -177,7 +198,8 @@ class Output:
     def warning(self, code: str, message: str, *, hint: str = "", entry: str = "") -> None:
         """Tell the user something that the command could live with."""
         self._warnings.append(Remark(code, message, hint=hint, entry=entry))
-        self._say(f"{self._remarks.paint('warning:', 'yellow')} {message}")
+        self._say(f"{self._remarks.paint('warning:', 'yellow')} {one_line(message)}")
+        self.annotate(Annotation.WARNING, code, message, hint)
         if hint:
             self.hint(hint)
 
@@ -197,6 +219,25 @@ class Output:
         for label, style, text in lines:
             if text:
                 self._say(f"{self._remarks.paint(label, style)} {one_line(text)}")
+        self.annotate(Annotation.ERROR, remark.code, remark.message, remark.why, remark.hint)
+
+    def annotate(self, kind: Annotation, title: str, *lines: str) -> None:
+        """Mark the job of GitHub Actions that runs us, if one does.
+
+        Only where people read: with the other formats stderr may go to a program, and the answer says it all.
+        """
+        if self.github.active and self.format is Format.HUMAN:
+            self._say(kind.line(f"precast {title}", "\n".join(one_line(line) for line in lines if line)))
+
+    def summarize(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Put a table into the job's summary on GitHub Actions, in every format."""
+        with self._github_files():
+            self.github.summarize(title, header, rows)
+
+    def set_outputs(self, values: Mapping[str, str]) -> None:
+        """Give later steps of the job on GitHub Actions values to use, in every format."""
+        with self._github_files():
+            self.github.set_outputs(values)
 
     def debug(self, block: str) -> None:
         """Tell developers something long, such as a traceback."""
@@ -208,6 +249,9 @@ class Output:
 
     def finish(self, exit_code: int) -> None:
         """Write what the format holds back until the end; called once, whatever happened."""
+        if self._errors:
+            told = [(remark.code, remark.message, remark.why, remark.hint) for remark in self._errors]
+            self.summarize("precast failed", ("error", "what", "why", "next"), told)
         if self.format is Format.JSON:
             self._write(json.dumps(_finite(self._envelope(exit_code).to_json()), allow_nan=False))
         elif self.format is Format.QUIET:
@@ -216,6 +260,14 @@ class Output:
         elif self.format is Format.TSV and self._data and not self._tabled:
             self._tsv([["field", "value"], *([key, value] for key, value in _flat(self._data))])
         self.stdout.flush()
+
+    @contextmanager
+    def _github_files(self) -> Iterator[None]:
+        """Survive that a file of the job cannot be written: the answer counts more."""
+        try:
+            yield
+        except OSError as error:
+            self.warning("github.unwritable", f"{error.filename} cannot be written: {error.strerror}")
 
     def _envelope(self, exit_code: int) -> Envelope:
         started_at, began = self._began

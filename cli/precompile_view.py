@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from precast.cache.canonical import Json
 from precast.cache.records import PayloadRecord
 from precast.cache.sizes import format_size
+from precast.cli.github import Annotation
 from precast.cli.output import Output
 from precast.cli.terminal import TIMES
 from precast.cli.wording import counted, joined, range_text, short
@@ -13,7 +14,7 @@ from precast.cli.wording import counted, joined, range_text, short
 if TYPE_CHECKING:
     from precast.aot.precompile import PrecompileResult
 
-__all__ = ["payload_data", "precompile_data", "show_precompile"]
+__all__ = ["payload_data", "precompile_data", "report_to_job", "show_precompile"]
 
 
 def precompile_data(result: "PrecompileResult") -> dict[str, Json]:
@@ -70,6 +71,26 @@ def show_precompile(out: Output, result: "PrecompileResult", output: Path | None
         out.pairs([("copied", str(output))])
     if result.next_command and result.status != "up_to_date":
         out.pairs([("next", result.next_command)])
+
+
+def report_to_job(out: Output, model: str, result: "PrecompileResult") -> None:
+    """Tell the job of GitHub Actions that runs us: a notice, a table, and outputs for later steps."""
+    hit = result.status == "up_to_date"
+    word = result.status.replace("_", " ")
+    seconds = f"{result.seconds:.1f} s"
+    saved = f"{result.saved_seconds:.1f}"
+    out.annotate(Annotation.NOTICE, "precompile", f"{result.model}: {word}, {short(result.key)}, {seconds}")
+    rows = [
+        ("model", model),
+        ("result", word),
+        ("key", result.key),
+        ("pieces", f"{result.pieces}, {result.unique} distinct"),
+        ("stored", format_size(result.stored_bytes)),
+        ("seconds", seconds),
+        ("seconds saved", f"{saved} s"),
+    ]
+    out.summarize("precast precompile", ("", result.model), rows)
+    out.set_outputs({"key": result.key, "hit": str(hit).lower(), "seconds-saved": saved})
 
 
 def _show_work(out: Output, result: "PrecompileResult") -> None:

@@ -11,6 +11,7 @@ import typer
 
 from precast.cli.compile_flags import CompileFlags
 from precast.cli.config import Config, load_config
+from precast.cli.github import Github, GithubChoice
 from precast.cli.options import ProgressChoice, Shared
 from precast.cli.output import Format, Output
 from precast.cli.terminal import ColorChoice
@@ -134,11 +135,13 @@ def open_session(invocation: Invocation, schema: str, flags: Shared) -> Iterator
         "format": _format(flags),
         "color": flags.color,
         "config": flags.config,
+        "github": flags.github,
         "log_file": flags.log_file,
         "progress": flags.progress,
     }
     config = load_config(given, invocation.environ, invocation.cwd)
     out.adopt(Format(config.get("format")), ColorChoice(config.get("color")), invocation.environ, quiet=flags.quiet)
+    out.github = Github(GithubChoice(config.get("github")), invocation.environ)
     with _logging(out, flags.verbose, config.get("log_file")):
         yield Session(out, config, invocation.environ, flags, invocation.interactive)
 

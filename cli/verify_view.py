@@ -46,5 +46,7 @@ def show_verify(out: Output, report: "VerifyReport") -> None:
     total = sum(stage.seconds for stage in report.stages)
     verdict = "PASS" if report.ok else "FAIL"
     out.status(verdict, f"     {short(report.key)} at level {report.level}   {total:.2f} s")
+    rows = [(stage.name, stage.status, f"{stage.seconds:.2f} s", stage.summary) for stage in report.stages]
+    out.summarize(f"precast verify: {verdict} {short(report.key)}", ("stage", "status", "time", "summary"), rows)
     for problem in report.problems:
         out.error(failure_of(problem).remark)

@@ -1,6 +1,7 @@
-"""`precast inspect ls`: list the entries of the store."""
+"""`precast inspect ls`: list the entries of the store, or what a vLLM cache holds."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,18 +22,20 @@ def inspect_ls(
     sort: Annotated[str, typer.Option("--sort", metavar="KEY:DIR", help="Field to sort by, and asc or desc")] = "key",
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Show the first N only")] = None,
     long: Annotated[bool, typer.Option("--long", help="Show full keys, ages and reasons")] = False,
+    vllm: Annotated[
+        list[Path] | None, typer.Option("--vllm", metavar="DIR", help="List this cache of vLLM instead; repeatable")
+    ] = None,
 ) -> None:
-    """List the entries of the store."""
-    from precast.cache.store import Store
-    from precast.cli import entry_rows
-    from precast.cli.filters import keep, parse_filter, sort_rows
+    """List the entries of the store, or of caches of vLLM, which are only read."""
+    from precast.cache.root import CacheRoot
+    from precast.cache.vllm import is_vllm_root
+    from precast.cli import listing
+    from precast.cli.filters import parse_filter
 
-    filters = [parse_filter(text) for text in filter or ()]
-    root = session.root()
-    rows, objects = entry_rows.listing(Store(root.path, read_only=True), time.time_ns())
-    chosen = sort_rows(keep(rows, filters), sort)[:limit]
-    counts = entry_rows.totals(chosen, objects)
-    if chosen or not rows:
-        session.out.table(entry_rows.columns(long=long), chosen)
-    session.out.footer(entry_rows.totals_text(counts) if rows else f"No entries in {root.path}")
-    session.out.result({"root": str(root.path), "entries": [*chosen], **counts}, (str(row["key"]) for row in chosen))
+    choice = listing.Choice(tuple(map(parse_filter, filter or ())), sort, limit)
+    root = session.root().path
+    foreign = tuple(vllm or ()) or ((root,) if not CacheRoot(root).entries.is_dir() and is_vllm_root(root) else ())
+    if foreign:
+        listing.list_vllm(session.out, root, foreign, choice, time.time_ns(), long=long)
+    else:
+        listing.list_store(session.out, root, choice, time.time_ns(), long=long)

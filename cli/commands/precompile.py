@@ -31,7 +31,7 @@ def precompile(
     """Compile a model ahead of time into the store; nothing is done when the entry is there already."""
     from precast.cli.mega_file import check_output, copy_mega
     from precast.cli.options import exclusive
-    from precast.cli.precompile_view import precompile_data, show_precompile
+    from precast.cli.precompile_view import precompile_data, report_to_job, show_precompile
 
     exclusive({"--check": check, "--dry-run": dry_run, "--force": force})
     check_output(output)
@@ -52,5 +52,6 @@ def precompile(
     if output and result.status != "planned":
         copy_mega(root.path, result.key, output)
     show_precompile(session.out, result, output)
+    report_to_job(session.out, model, result)
     session.out.result(precompile_data(result), [result.key])
     return ExitCode.DIFFERS if check and result.status == "planned" else ExitCode.OK

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from precast.cache.canonical import sha256
+from precast.cache.canonical import canonical_json, sha256
 from precast.cache.container import RawTensor
 from precast.cache.factors import Factor, entry_key
 from precast.cache.manifest import (
@@ -14,6 +14,7 @@ from precast.cache.manifest import (
     ModelRecord,
     PayloadRecord,
     SettingRecord,
+    SourcesRecord,
 )
 from precast.cache.mega import write_mega
 from precast.cache.store import Store
@@ -131,3 +132,15 @@ def flip(position: int) -> Callable[[bytes], bytes]:
 
 def renamed(manifest: Manifest, key: str) -> Manifest:
     return replace(manifest, key=key)
+
+
+def with_sources(manifest: Manifest, sources: Mapping[str, str] | bytes) -> tuple[Manifest, bytes]:
+    """A manifest that names some sources, and their raw bytes."""
+    raw = sources if isinstance(sources, bytes) else canonical_json(dict(sources))
+    return replace(manifest, sources=SourcesRecord(sha256(raw), len(raw), len(raw) // 2)), raw
+
+
+def publish_sources(store: Store, manifest: Manifest, sources: Mapping[str, str] | bytes) -> str:
+    """Publish an entry with `PAYLOADS` and with sources."""
+    named, raw = with_sources(manifest, sources)
+    return publish(store, named, (*PAYLOADS, raw))

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cache.support import make_manifest, payload_record
+from tests.cache.support import PAYLOADS, make_manifest, payload_record, with_sources
 
-from precast.cache.canonical import canonical_json, decode_json, digest
+from precast.cache.canonical import canonical_json, decode_json, digest, sha256
 from precast.cache.factors import Factor
 from precast.cache.manifest import TOO_NEW, TOO_OLD, Manifest, MegaRecord, ModelRecord
 from precast.errors import CorruptError, FormatError
 
 GOLDEN = Path(__file__).parent / "golden" / "manifest-v1.json"
+GOLDEN_SOURCES = GOLDEN.with_name("manifest-v1-sources.json")
 
 names = st.text().filter(lambda name: name != "$float")
 json_values = st.recursive(
@@ -65,6 +66,38 @@ def test_the_golden_manifest_loads_and_is_written_again_byte_for_byte() -> None:
     manifest = Manifest.from_json(data)
     assert manifest.to_json() == data
     assert manifest == replace(make_manifest(), mega=MegaRecord("cd" * 32, 4096)).sealed()
+
+
+def sourced() -> Manifest:
+    manifest, _ = with_sources(make_manifest(), {"shop.model": "x = 1\n"})
+    return replace(manifest, ignored=("HOME", "RANK"), mega=MegaRecord("cd" * 32, 4096))
+
+
+def test_the_golden_manifest_with_sources_loads_and_is_written_again_byte_for_byte() -> None:
+    data = GOLDEN_SOURCES.read_bytes()
+    assert Manifest.from_json(data) == sourced().sealed()
+    assert sourced().to_json() == data
+
+
+def test_a_manifest_without_sources_does_not_speak_of_them() -> None:
+    assert json.loads(make_manifest().to_json()).keys().isdisjoint({"sources", "ignored"})
+    assert Manifest.from_json(tampered(sources=None, ignored=[])).sources is None
+
+
+def test_malformed_sources_are_damage() -> None:
+    with pytest.raises(CorruptError) as caught:
+        Manifest.from_json(tampered(sources={"object": "x", "bytes": -1}, ignored=[1]))
+    for part in (
+        "sources.object is malformed",
+        "sources.bytes is not a count",
+        "ignored holds something else than text",
+    ):
+        assert part in caught.value.why
+
+
+def test_the_objects_of_an_entry_are_its_payloads_and_its_sources_each_once() -> None:
+    manifest, raw = with_sources(make_manifest((*PAYLOADS, PAYLOADS[0])), {"shop.model": "x = 1\n"})
+    assert manifest.objects == {sha256(item): len(item) for item in (*PAYLOADS, raw)}
 
 
 def test_seconds_are_kept_as_whole_milliseconds() -> None:

@@ -57,13 +57,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], FakeLibrary]:
-    """Put a stand-in for `precompile` or `verify` in place, so that nothing is compiled."""
+def library(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeLibrary]:
+    """Put a stand-in for a module of `precast.aot` in place, so that nothing is compiled."""
 
-    def put(name: str, answer: object) -> FakeLibrary:
+    def put(name: str, answer: object, function: str = "") -> FakeLibrary:
         fake = FakeLibrary(answer)
         module = ModuleType(f"precast.aot.{name}")
-        setattr(module, name, fake)
+        setattr(module, function or name, fake)
         monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
         return fake
 

@@ -1,12 +1,14 @@
 """What the tests of the command line share: a runner, and entries to look at."""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from precast.aot.settings import Settings
+from precast.cache.canonical import Json, canonical_json
 from precast.cache.factors import Factor, entry_key
 from precast.cache.manifest import (
     BuildRecord,
@@ -14,9 +16,11 @@ from precast.cache.manifest import (
     ModelRecord,
     PayloadRecord,
     SettingRecord,
+    SourcesRecord,
 )
 from precast.cache.mega import write_mega
 from precast.cache.store import Store
+from precast.cache.tags import set_tag
 from precast.cli.documents import document
 from precast.errors import ExitCode, PrecastError
 
@@ -137,6 +141,69 @@ def publish(
     for raw in raws:
         store.put_object(raw)
     store.publish(manifest, write_mega(manifest, {sha256(raw).hexdigest(): raw for raw in raws}, {}))
+    return manifest.key
+
+
+FACTORS: dict[str, Json] = {
+    "env/TORCHINDUCTOR_FREEZING": "0",
+    "config/settings.max_num_batched_tokens": 4096,
+    "config/model.layers": 4,
+    "compiler/torch": {"version": "2.13.0", "digest": "aa" * 32},
+    "graph/graph": "77" * 32,
+}
+
+
+def factor_of(label: str, value: Json) -> Factor:
+    """Make a factor of a label such as `env/CFLAGS`."""
+    group, _, name = label.partition("/")
+    return Factor(group, name, value)
+
+
+def put_entry(
+    root: Path,
+    changed: Mapping[str, Json] | None = None,
+    *,
+    source: str = "",
+    ignored: tuple[str, ...] = (),
+    settings: tuple[SettingRecord, ...] = (),
+    tag: str = "",
+    config: dict[str, Json] | None = None,
+    seconds: float = 19.9,
+) -> str:
+    """Put an entry with factors by label into a store; a factor that is changed to null is left out.
+
+    Args:
+        root: The store.
+        changed: What differs from `FACTORS`.
+        source: Text of its one module, `shop.model`, which is then stored.
+        ignored: Variables that did not count.
+        settings: The settings as they were resolved.
+        tag: A tag to give it.
+        config: The values that the model's factory was given.
+        seconds: How long the build took.
+    """
+    labels = {**FACTORS, **(changed or {})}
+    if source:
+        labels["code/module:shop.model"] = sha256(source.encode()).hexdigest()
+    factors = tuple(factor_of(label, value) for label, value in labels.items() if value is not None)
+    texts = canonical_json({"shop.model": source})
+    store = Store(root)
+    kept = store.put_object(texts)
+    store.put_object(b"piece")
+    manifest = replace(
+        manifest_of("tiny"),
+        key=entry_key(factors),
+        factors=factors,
+        model=ModelRecord("tiny", "m.py:build", config or {}),
+        build=BuildRecord("2026-11-30T14:02:00Z", seconds, "0.1.0"),
+        settings=settings,
+        ignored=ignored,
+        sources=SourcesRecord(kept.sha256, kept.bytes, kept.stored_bytes) if source else None,
+    )
+    raws = {sha256(raw).hexdigest(): raw for raw in (b"piece", *([texts] if source else []))}
+    store.publish(manifest, write_mega(manifest, raws, {}))
+    if tag:
+        set_tag(store, tag, manifest.key)
     return manifest.key
 
 

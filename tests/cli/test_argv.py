@@ -29,6 +29,21 @@ def test_inspect_with_options_before_the_key_means_inspect_show_too() -> None:
     assert rewrite(["inspect", "--json", "7f3c91"]) == ["inspect", "show", "--json", "7f3c91"]
 
 
+@pytest.mark.parametrize("option", [["--factors", "env"], ["--factors=env"]])
+def test_a_group_may_follow_factors(option: list[str]) -> None:
+    assert rewrite(["inspect", "7f3c91", *option]) == ["inspect", "show", "7f3c91", "--factors", "--group", "env"]
+
+
+def test_what_follows_factors_and_is_no_group_stays() -> None:
+    assert rewrite(["inspect", "show", "--factors", "7f3c91"]) == ["inspect", "show", "--factors", "7f3c91"]
+
+
+@pytest.mark.parametrize("name", ["diff", "explain", "stats"])
+def test_a_command_of_inspect_is_no_key(name: str) -> None:
+    assert rewrite(["inspect", name, "7f3c91", "m.py:f"]) == ["inspect", name, "7f3c91", "m.py:f"]
+    assert preview(["inspect", name, "7f3c91"], {}).schema == f"precast.inspect.{name}/1"
+
+
 @pytest.mark.parametrize("words", [["inspect"], ["inspect", "ls"], ["inspect", "lss"], ["inspect", "--help"]])
 def test_inspect_without_a_key_is_left_to_typer(words: list[str]) -> None:
     assert rewrite(words) == words

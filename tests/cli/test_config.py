@@ -36,6 +36,7 @@ def test_flag_goes_before_environment_before_project_before_user_before_default(
         "cache_dir": ("", "default"),
         "format": ("human", "environment"),
         "color": ("always", "project"),
+        "github": ("auto", "default"),
         "progress": ("none", "user"),
         "log_file": ("", "default"),
     }

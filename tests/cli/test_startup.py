@@ -38,8 +38,18 @@ def _spawn(*argv: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "argv",
-    [["--help"], ["inspect", "ls"], ["inspect", "ENTRY"], ["config"], ["schema", "verify"], ["prune", "--dry-run"]],
-    ids=lambda argv: argv[0],
+    [
+        ["--help"],
+        ["inspect", "ls"],
+        ["inspect", "ENTRY"],
+        ["inspect", "show", "ENTRY", "--factors", "--json"],
+        ["inspect", "diff", "ENTRY", "ENTRY", "--patch"],
+        ["inspect", "stats"],
+        ["config"],
+        ["schema", "verify"],
+        ["prune", "--dry-run"],
+    ],
+    ids=lambda argv: " ".join(argv[:2]),
 )
 def test_commands_that_look_at_the_store_import_nothing_heavy(root: Path, argv: list[str]) -> None:
     key = publish(root, "tiny")
@@ -48,6 +58,18 @@ def test_commands_that_look_at_the_store_import_nothing_heavy(root: Path, argv: 
         [sys.executable, "-c", _PROBE, *words], env=_environ(), capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.endswith("heavy=[]")
+
+
+def test_an_explanation_imports_nothing_heavy(root: Path, own_place: Path) -> None:
+    pytest.importorskip("precast.aot.live", reason="the live side is not there yet")
+    publish(root, "tiny")
+    (own_place / "m.py").write_text("raise RuntimeError('explaining imports no model')\n")
+    words = ["inspect", "explain", "m.py:build", "--target", "cpu"]
+    ran = subprocess.run(
+        [sys.executable, "-c", _PROBE, *words], env=_environ(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 3, ran.stderr
     assert ran.stderr.endswith("heavy=[]")
 
 

@@ -1,0 +1,298 @@
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.cache.support import (
+    FACTORS,
+    PAYLOADS,
+    Clock,
+    damage,
+    files_below,
+    flip,
+    make_manifest,
+    publish,
+    publish_numbered,
+    publish_sources,
+)
+
+from precast.cache.diff import Side, diff_sides
+from precast.cache.factors import Factor, entry_key
+from precast.cache.index import SummaryRow, nearest, summaries
+from precast.cache.manifest import SCHEMA, ModelRecord
+from precast.cache.side import manifest_side
+from precast.cache.store import Store
+from precast.cache.tags import set_tag
+
+
+def index(store: Store, name: str = "summary") -> Path:
+    return store.layout.stats / f"index-{name}.json"
+
+
+def publish_with(store: Store, *factors: Factor, model: str = "tiny", given: dict[str, int] | None = None) -> str:
+    """Publish an entry whose factors are `FACTORS`, some of them replaced."""
+    named = {factor.label: factor for factor in (*FACTORS, *factors)}
+    chosen = tuple(named.values())
+    config: dict[str, Any] = {"layers": 4, **({"overrides": given} if given else {})}
+    manifest = replace(
+        make_manifest(factors=chosen), key=entry_key(chosen), model=ModelRecord(model, f"shop.model:{model}", config)
+    )
+    return publish(store, manifest, PAYLOADS)
+
+
+def test_a_row_says_what_a_listing_shows(store: Store, clock: Clock) -> None:
+    key = publish_sources(store, make_manifest(), {"shop.model": "x = 1\n"})
+    set_tag(store, "b", key)
+    set_tag(store, "a", key)
+    manifest = store.manifest(key)
+    folder = sum(path.stat().st_size for path in store.layout.entry(key).iterdir())
+    sources = manifest.sources
+    assert sources is not None
+    (row,) = summaries(store)
+    assert row == SummaryRow(
+        key=key,
+        state="ok",
+        reason="",
+        model="tiny",
+        reference="shop.model:tiny",
+        target={"device": "cpu", "isa": "x86-64-v3"},
+        torch="2.13.0",
+        kinds=("aoti",),
+        pieces=2,
+        payloads=2,
+        mega=True,
+        folder_bytes=folder,
+        objects={
+            **{payload.object[:16]: payload.stored_bytes for payload in manifest.payloads},
+            sources.object[:16]: sources.stored_bytes,
+        },
+        created_at="2026-11-30T18:00:00Z",
+        last_used_ns=clock.now,
+        tags=("a", "b"),
+    )
+    assert row.bytes == folder + sum(row.objects.values())
+
+
+def states(store: Store) -> list[tuple[str, str]]:
+    return [(row.key, row.state) for row in summaries(store)]
+
+
+def truth(store: Store) -> list[tuple[str, str]]:
+    return [(entry.key, entry.state) for entry in store.entries()]
+
+
+DAMAGES: dict[str, Callable[[Store, str], object]] = {
+    "manifest flipped": lambda store, key: damage(store.layout.manifest(key), flip(500)),
+    "manifest cut": lambda store, key: damage(store.layout.manifest(key), lambda data: data[:100]),
+    "manifest gone": lambda store, key: store.layout.manifest(key).unlink(),
+    "manifest of another": lambda store, key: store.layout.entry(key).rename(store.layout.entry("ab" * 32)),
+    "newer format": lambda store, key: damage(
+        store.layout.manifest(key), lambda data: data.replace(SCHEMA.encode(), SCHEMA.replace("/1", "/2").encode())
+    ),
+    "mega gone": lambda store, key: store.layout.mega(key).unlink(),
+    "mega cut": lambda store, key: damage(store.layout.mega(key), lambda data: data[:-1]),
+    "object gone": lambda store, key: store.layout.object(store.manifest(key).payloads[0].object).unlink(),
+    "entry gone": lambda store, key: store.quarantine(key, "test"),
+    "nothing": lambda store, key: None,
+}
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES.keys())
+def test_states_are_those_of_the_store_with_and_without_an_index(
+    store: Store, key: str, how: Callable[[Store, str], object], warm: bool
+) -> None:
+    publish_numbered(store, 1)
+    if warm:
+        summaries(store)
+    how(store, key)
+    assert states(store) == truth(store)
+    assert states(store) == truth(store)
+
+
+def test_a_new_entry_a_new_tag_and_a_new_use_are_seen(store: Store, key: str, clock: Clock) -> None:
+    summaries(store)
+    clock.advance(5)
+    other = publish_numbered(store, 1)
+    store.touch(key)
+    set_tag(store, "t", key)
+    rows = {row.key: row for row in summaries(store)}
+    assert rows.keys() == {key, other}
+    assert (rows[key].last_used_ns, rows[key].tags) == (clock.now, ("t",))
+
+
+def test_the_index_spares_reading_manifests(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, near = summaries(store), nearest(store, FACTORS)
+    monkeypatch.setattr("precast.cache.rows.glance", lambda data: pytest.fail("a manifest was read"))
+    assert summaries(store) == rows
+    assert nearest(store, FACTORS) == near
+
+
+DAMAGED = [b"", b"{", b"[]", b'{"schema":"precast.index-summary/9","rows":{}}', b"\xff"]
+SHAPES = ["7", "[]", "[1,2]", '{"KEY":[]}', '{"KEY":[SIG,7]}', '{"KEY":[SIG,["ok"]]}', '{"KEY":[SIG,["ok",1,2,[99]]]}']
+
+
+@pytest.mark.parametrize("data", DAMAGED)
+def test_a_damaged_index_is_made_anew(store: Store, key: str, data: bytes) -> None:
+    rows, near = summaries(store), nearest(store, FACTORS)
+    for name in ("summary", "factors"):
+        index(store, name).write_bytes(data)
+    assert (summaries(store), nearest(store, FACTORS)) == (rows, near)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_index_of_another_shape_is_made_anew(store: Store, key: str, shape: str) -> None:
+    rows, near = summaries(store), nearest(store, FACTORS)
+    status = store.layout.manifest(key).stat()
+    signature = json.dumps([status.st_size, status.st_mtime_ns, status.st_ino])
+    for name in ("summary", "factors"):
+        filled = shape.replace("KEY", key).replace("SIG", signature)
+        index(store, name).write_text(f'{{"schema":"precast.index-{name}/1","rows":{filled}}}')
+    assert (summaries(store), nearest(store, FACTORS)) == (rows, near)
+    assert (summaries(store), nearest(store, FACTORS)) == (rows, near)
+
+
+def test_a_read_only_store_and_an_empty_one_are_not_written(store: Store, key: str, tmp_path: Path) -> None:
+    before = files_below(store.root)
+    reader = Store(store.root, read_only=True)
+    assert len(summaries(reader)) == len(nearest(reader, FACTORS)) == 1
+    assert files_below(store.root) == before
+    empty = Store(tmp_path / "empty")
+    assert (summaries(empty), nearest(empty, FACTORS)) == ((), ())
+    assert not empty.root.exists()
+
+
+def test_an_index_that_cannot_be_written_does_no_harm(store: Store, key: str) -> None:
+    index(store).mkdir()
+    assert len(summaries(store)) == 1
+
+
+def test_no_path_and_no_host_is_in_an_index(store: Store, key: str, tmp_path: Path) -> None:
+    summaries(store)
+    nearest(store, FACTORS)
+    data = index(store).read_text() + index(store, "factors").read_text()
+    assert str(tmp_path) not in data
+    assert os.uname().nodename not in data
+
+
+def test_fewer_differences_are_nearer(store: Store) -> None:
+    one = publish_with(store, Factor("compiler", "torch", "2.12.0"))
+    two = publish_with(
+        store, Factor("config", "settings.payload", "x"), Factor("env", "TORCHINDUCTOR_MAX_AUTOTUNE", "0")
+    )
+    near = nearest(store, FACTORS)
+    assert [item.key for item in near] == [one, two]
+    assert [(item.differing, item.shared, item.weight) for item in near] == [
+        ({"compiler": 1}, 5, 4),
+        ({"config": 1, "env": 1}, 4, 3),
+    ]
+
+
+def test_among_as_many_differences_the_graph_weighs_most_and_a_variable_least(store: Store) -> None:
+    factors = (
+        Factor("env", "TORCHINDUCTOR_MAX_AUTOTUNE", "0"),
+        Factor("config", "model.layers", 5),
+        Factor("compiler", "torch", "2.12.0"),
+        Factor("code", "module:shop.model", "ab" * 32),
+        Factor("graph", "graph", "cd" * 32),
+    )
+    keys = [publish_with(store, factor) for factor in factors]
+    assert [item.key for item in nearest(store, FACTORS, limit=5)] == keys
+    assert [item.key for item in nearest(store, FACTORS, limit=2)] == keys[:2]
+    assert nearest(store, FACTORS, limit=0) == ()
+
+
+def test_an_entry_of_the_same_model_is_nearer_than_any_other(store: Store) -> None:
+    other = publish_with(store, Factor("env", "CC", "gcc"), model="large")
+    own = publish_with(store, Factor("env", "CC", "gcc"), Factor("compiler", "torch", "1"), Factor("env", "CXX", "g++"))
+    for name in ("tiny", "shop.model:tiny", "shop/model.py:tiny"):
+        assert [(item.key, item.of_model) for item in nearest(store, FACTORS, model=name)] == [
+            (own, True),
+            (other, False),
+        ]
+    assert [item.key for item in nearest(store, FACTORS)] == [other, own]
+
+
+def test_among_equals_the_last_used_is_nearest(store: Store, clock: Clock) -> None:
+    keys = [publish_with(store, Factor("env", "CC", value)) for value in ("a", "b", "c")]
+    clock.advance(1)
+    store.touch(keys[1])
+    assert nearest(store, FACTORS, limit=1)[0].key == keys[1]
+
+
+def test_damaged_entries_are_not_ranked(store: Store, key: str) -> None:
+    damage(store.layout.manifest(key), flip(500))
+    assert nearest(store, FACTORS) == ()
+
+
+def test_a_request_is_measured_by_its_overrides(store: Store) -> None:
+    default = publish_with(store, Factor("env", "CC", "gcc"))
+    five = publish_with(store, Factor("config", "model.layers", 5), Factor("env", "CC", "gcc"), given={"layers": 5})
+    known = tuple(factor for factor in FACTORS if factor.group in ("env", "compiler"))
+
+    def first(overrides: dict[str, int]) -> str:
+        asked = (
+            *known,
+            Factor("config", "model.overrides", dict(overrides)),
+            Factor("config", "settings.payload", "aoti"),
+        )
+        return nearest(store, asked)[0].key
+
+    assert [first({"layers": 5}), first({}), first({"layers": 4})] == [five, default, default]
+
+
+values: st.SearchStrategy[Any] = st.sampled_from(
+    [None, "1", "2", 1, True, {"version": "1", "digest": "a"}, {"version": "2"}, "ab" * 32]
+)
+factors = st.dictionaries(
+    st.sampled_from(
+        [("env", "CC"), ("config", "model.a"), ("code", "module:m"), ("compiler", "torch"), ("graph", "graph")]
+    ),
+    values,
+).map(lambda named: tuple(Factor(group, name, value) for (group, name), value in named.items()))
+overrides = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([1, "1"]))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(stored=factors, given=overrides, asked=factors, wanted=overrides)
+def test_ranking_and_diff_agree_on_which_factors_differ(
+    tmp_path_factory: pytest.TempPathFactory,
+    stored: tuple[Factor, ...],
+    given: dict[str, Any],
+    asked: tuple[Factor, ...],
+    wanted: dict[str, Any],
+) -> None:
+    store = Store(tmp_path_factory.mktemp("root"))
+    stored = (*(factor for factor in stored if factor.group != "graph"), Factor("graph", "graph", "cd" * 32))
+    traced = any(factor.group == "graph" for factor in asked)
+    if not traced:
+        named_by_overrides = Factor("config", "model.overrides", dict(wanted))
+        asked = (*(factor for factor in asked if factor.group != "config"), named_by_overrides)
+    model = ModelRecord("tiny", "tiny", {"overrides": dict(given)})
+    manifest = replace(make_manifest((), {}, stored), key=entry_key(stored), model=model)
+    store.layout.prepare()
+    store.publish(manifest)
+    changes = diff_sides(manifest_side(manifest, "a"), Side("live", "", asked)).changes
+    named = {(change.group, change.factor.split(".version")[0].split(".digest")[0]) for change in changes}
+    (near,) = nearest(store, asked)
+    assert near.differing == {
+        group: count
+        for group in ("graph", "code", "compiler", "config", "env")
+        if (count := sum(label[0] == group for label in named))
+    }
+
+
+def test_facts_of_entries_that_are_gone_leave_the_index(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precast.cache.index._SPARE_FACTS", 0)
+    keys = [publish_with(store, Factor("env", f"TRITON_{number}", "1")) for number in range(20)]
+    nearest(store, FACTORS)
+    full = len(json.loads(index(store, "factors").read_text())["facts"])
+    for key in keys[1:]:
+        store.quarantine(key, "test")
+    assert [near.key for near in nearest(store, FACTORS)] == keys[:1]
+    assert len(json.loads(index(store, "factors").read_text())["facts"]) == full - 19
