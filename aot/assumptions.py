@@ -1,7 +1,7 @@
 """Check what tracing assumed about sizes, before the assertions that say so are dropped from the graph.
 
-Dynamo writes each assumption into the graph as a run-time assertion. An artifact has none, so each must hold for every token
-count that it may be called with; one that does not is an error here, never a wrong number later.
+Dynamo writes each assumption into the graph as a run-time assertion. An artifact has none, so each must hold for
+every token count that it may be called with; one that does not is an error here, never a wrong number later.
 """
 
 import operator
@@ -22,12 +22,13 @@ _FUNCTIONS: frozenset[Callable[..., Any]] = frozenset({
     operator.mod, operator.mul, operator.ne, operator.neg, operator.not_, operator.or_, operator.sub,
 })  # fmt: skip
 _SIGNS: Mapping[str, str] = MappingProxyType({
-    "eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!=", "mod": "%", "mul": "*", "add": "+", "sub": "-",
+    "eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!=", "mod": "%", "mul": "*", "add": "+", "sub":
+    "-",
 })  # fmt: skip
 
 
 def sample_counts(ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Return token counts at which an assumption is tried: the ends of every range, and small, odd and round numbers."""
+    """Return token counts at which assumptions are tried: the ends of every range, and small, odd and round ones."""
     spans = tuple(ranges)
     wanted = {
         1,

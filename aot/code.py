@@ -6,16 +6,17 @@ version.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from precast.cache.canonical import Json
+from precast.cache.canonical import Json, sha256
 from precast.cache.factors import Factor
 from precast.cache.sources import distribution_content, hash_source
 from precast.errors import CompileError
 
-__all__ = ["code_factors", "own_sources"]
+__all__ = ["ModelCode", "model_code", "own_sources"]
 
 _APART = frozenset({"torch", "triton", "precast"})  # compiler factors
 _OWN_EXAMPLES = "precast.examples"
@@ -39,8 +40,21 @@ def own_sources() -> tuple[Factor, ...]:
     )
 
 
-def code_factors(roots: Iterable[str], traced_files: Iterable[Path]) -> tuple[Factor, ...]:
-    """Return the code factors of a model that has been imported and traced.
+@dataclass(frozen=True, slots=True)
+class ModelCode:
+    """The code that took part.
+
+    Attributes:
+        factors: One a module, one an installed distribution.
+        sources: Text of the model's own modules, by name.
+    """
+
+    factors: tuple[Factor, ...]
+    sources: Mapping[str, str]
+
+
+def model_code(roots: Iterable[str], traced_files: Iterable[Path]) -> ModelCode:
+    """Return the code of a model that has been imported and traced.
 
     Args:
         roots: Modules to start from: the factory's and those of the spec's functions.
@@ -51,17 +65,15 @@ def code_factors(roots: Iterable[str], traced_files: Iterable[Path]) -> tuple[Fa
     """
     modules = _closure(roots)
     names = {m.__name__ for m in modules} | set(_owners(traced_files))
-    found: dict[str, Factor] = {}
-    for name in sorted(names):
-        factor = _module_factor(name)
-        if factor is not None:
-            found[factor.name] = factor
+    read = {_public_name(name): data for name in sorted(names) if (data := _source(name)) is not None}
+    factors = [Factor("code", f"module:{name}", sha256(data)) for name, data in read.items()]
     for name in sorted(_foreign_packages(modules)):
         content = distribution_content(name)
         if content is not None:
             value: dict[str, Json] = {"version": content.version, "digest": content.digest}
-            found[f"distribution:{content.name}"] = Factor("code", f"distribution:{content.name}", value)
-    return tuple(found.values())
+            factors.append(Factor("code", f"distribution:{content.name}", value))
+    unique = {f.name: f for f in factors}
+    return ModelCode(tuple(unique.values()), {name: data.decode("utf-8", "replace") for name, data in read.items()})
 
 
 def _closure(roots: Iterable[str]) -> list[ModuleType]:
@@ -129,12 +141,16 @@ def _owners(files: Iterable[Path]) -> Iterator[str]:
             yield name
 
 
-def _module_factor(name: str) -> Factor | None:
+def _public_name(name: str) -> str:
+    """Name a script as it is imported by others: by its file."""
+    return Path(str(sys.modules[name].__file__)).stem if name == "__main__" else name
+
+
+def _source(name: str) -> bytes | None:
     file = Path(str(getattr(sys.modules[name], "__file__", None) or ""))
     if file.suffix != ".py":
         return None
-    public = file.stem if name == "__main__" else name
     try:
-        return Factor("code", f"module:{public}", hash_source(file))
+        return file.read_bytes()
     except OSError as error:
-        raise CompileError(f"the source of `{public}` cannot be read", str(error), "restore the file") from error
+        raise CompileError(f"the source of `{name}` cannot be read", str(error), "restore the file") from error

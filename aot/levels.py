@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from precast.aot.target import device_of
+
 __all__ = ["DEFAULT_LEVEL", "LEVELS", "RULES", "Rule"]
 
 DEFAULT_LEVEL = 2
@@ -42,11 +44,11 @@ class Rule:
 def _payload(value: Any, values: Mapping[str, Any]) -> Any:
     if value != "auto":
         return None
-    return "aoti" if values["target"] == "cpu" else "inductor"
+    return "aoti" if device_of(values["target"]) == "cpu" else "inductor"
 
 
 def _graphs_on_cpu(value: Any, values: Mapping[str, Any]) -> Any:
-    return "NONE" if values["target"] == "cpu" and value != "NONE" else None
+    return "NONE" if device_of(values["target"]) == "cpu" and value != "NONE" else None
 
 
 def _piecewise_without_compile(value: Any, values: Mapping[str, Any]) -> Any:

@@ -1,10 +1,11 @@
 """Publish a compile: objects first, then the entry with its manifest and mega artifact, all or nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precast.aot.compile import Compiled
-from precast.cache.manifest import Manifest, PayloadRecord
+from precast.cache.canonical import canonical_json
+from precast.cache.manifest import Manifest, PayloadRecord, SourcesRecord
 from precast.cache.mega import write_mega
 from precast.cache.store import Store
 from precast.splitter.plan import SplitPlan
@@ -12,7 +13,9 @@ from precast.splitter.plan import SplitPlan
 __all__ = ["publish"]
 
 
-def publish(store: Store, draft: Manifest, compiled: Sequence[Compiled], plan: SplitPlan) -> Manifest:
+def publish(
+    store: Store, draft: Manifest, compiled: Sequence[Compiled], plan: SplitPlan, sources: Mapping[str, str]
+) -> Manifest:
     """Store payloads as objects and publish the entry.
 
     Args:
@@ -20,6 +23,7 @@ def publish(store: Store, draft: Manifest, compiled: Sequence[Compiled], plan: S
         draft: The manifest without payloads.
         compiled: The payloads.
         plan: The split plan, for how often a piece is used.
+        sources: Text of the model's own modules, by name.
 
     Returns:
         The manifest as the store has it.
@@ -44,6 +48,10 @@ def publish(store: Store, draft: Manifest, compiled: Sequence[Compiled], plan: S
                 used_by=plan.uses(made.key),
             )
         )
-    manifest = replace(draft, payloads=tuple(records))
+    text = canonical_json(dict(sources))
+    stored = store.put_object(text)
+    raw[stored.sha256] = text
+    record = SourcesRecord(stored.sha256, stored.bytes, stored.stored_bytes)
+    manifest = replace(draft, payloads=tuple(records), sources=record)
     store.publish(manifest, write_mega(manifest, raw, {}))
     return store.manifest(draft.key)

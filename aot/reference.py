@@ -21,15 +21,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from precast.aot.spec import Json, ModelSpec
+from precast.cache.factors import Factor
+from precast.cache.masking import sealed_value
 from precast.errors import ConfigKeyError, FactoryError, PrecastError, UnknownModelError
 
-__all__ = ["ModelReference", "parse_overrides", "parse_reference"]
+__all__ = ["NO_CONFIG_FACTOR", "ModelReference", "SpecReference", "parse_overrides", "parse_reference"]
 
 _FORMS = "forms: file.py:factory, package.module:factory, a folder with config.json, hf:org/name[@revision]"
 _FAMILIES = "precast.families"
+
+# Keys of a config.json that say nothing about what is computed.
+NO_CONFIG_FACTOR: Mapping[str, str] = MappingProxyType(
+    {
+        "_name_or_path": "where the config came from (W5)",
+        "transformers_version": "which library wrote the file; the installed one counts where it took part",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +64,36 @@ class ModelReference:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def identity(self) -> dict[str, Json]:
-        """Return what distinguishes the model in a request: names and contents only."""
-        if self.kind in ("folder", "hub"):
-            return {"kind": "config", "config": dict(self.config)}
-        return {"kind": self.kind, "module": self.module, "factory": self.factory}
+    def quick(self) -> bool:
+        """Tell whether the factors known before the import distinguish the model, so that a lookup needs no trace."""
+        return True
 
     @property
-    def search_path(self) -> tuple[str, ...]:
-        """Return the folders to put first on the module search path."""
+    def import_path(self) -> tuple[str, ...]:
+        """Return the folders to put first on the module search path when the model is imported."""
         return (str(self.folder),) if self.kind == "file" and self.folder else ()
+
+    @property
+    def data_path(self) -> tuple[str, ...]:
+        """Return the folders in which the model's sources and data files are looked for again."""
+        return (str(self.folder),) if self.folder else ()
+
+    @property
+    def hint(self) -> dict[str, Json]:
+        """Return how the model was named on this machine; for the request's record only, never for an entry."""
+        return {"reference": self.text, "folder": str(self.folder) if self.folder else ""}
+
+    def factors(self, overrides: Mapping[str, Json]) -> tuple[Factor, ...]:
+        """Return what distinguishes the model before it is imported: names and contents only.
+
+        Every key of a config counts, known to the family or not, as `overrides` leave it (S2); but for those of
+        `NO_CONFIG_FACTOR`.
+        """
+        if self.kind in ("folder", "hub"):
+            config = {**self.config, **overrides}
+            return tuple(_config_factor(f"model.{k}", v) for k, v in config.items() if k not in NO_CONFIG_FACTOR)
+        named = Factor("config", "model.factory", f"{self.module}:{self.factory}")
+        return (named, *(_config_factor(f"model.set.{k}", v) for k, v in overrides.items()))
 
     def spec(self, overrides: Mapping[str, Json]) -> ModelSpec:
         """Import the factory and call it.
@@ -98,6 +129,59 @@ class ModelReference:
         raise UnknownModelError(f"`{self.module}` has no function `{self.factory}`", "", hint)
 
 
+@dataclass(frozen=True, slots=True)
+class SpecReference:
+    """A spec that a caller made. Nothing outside it tells two of them apart, so a lookup always needs the trace."""
+
+    made: ModelSpec
+
+    @property
+    def text(self) -> str:
+        """Return what people call it."""
+        return self.made.name
+
+    @property
+    def module(self) -> str:
+        """Return the module of its build function."""
+        return str(getattr(self.made.build, "__module__", None) or "")
+
+    @property
+    def quick(self) -> bool:
+        """Tell that the spec may hold anything in its functions' closures."""
+        return False
+
+    @property
+    def import_path(self) -> tuple[str, ...]:
+        """Return no folder: the spec's modules are imported already."""
+        return ()
+
+    @property
+    def data_path(self) -> tuple[str, ...]:
+        """Return no folder."""
+        return ()
+
+    @property
+    def hint(self) -> dict[str, Json]:
+        """Return nothing: a spec cannot be named."""
+        return {}
+
+    def factors(self, overrides: Mapping[str, Json]) -> tuple[Factor, ...]:  # noqa: ARG002 - as ModelReference
+        """Return nothing: the spec's own config counts once it is traced."""
+        return ()
+
+    def spec(self, overrides: Mapping[str, Json]) -> ModelSpec:
+        """Return the spec.
+
+        Raises:
+            ConfigKeyError: Overrides were given, and there is no factory to take them.
+        """
+        if overrides:
+            raise ConfigKeyError(
+                f"`{self.text}` takes no config key", "it is a spec, not a factory", "call the factory"
+            )
+        return self.made
+
+
 def parse_reference(text: str) -> ModelReference:
     """Tell what MODEL names.
 
@@ -123,6 +207,11 @@ def parse_reference(text: str) -> ModelReference:
 def parse_overrides(pairs: Mapping[str, str]) -> dict[str, Json]:
     """Read `--set` values: JSON where they are, else text."""
     return {key: _json_or_text(value) for key, value in pairs.items()}
+
+
+def _config_factor(name: str, value: Json) -> Factor:
+    """Make a factor of a config value; of a secret, a factor of its digest."""
+    return Factor("config", name, sealed_value(name, value))
 
 
 def _json_or_text(value: str) -> Json:

@@ -5,7 +5,7 @@ Its digest names candidate entries (ccache's direct mode): a lookup needs neithe
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from precast.aot.code import own_sources
 from precast.aot.payloads import payload_kind
 from precast.aot.settings import Settings
 from precast.aot.spec import Json
-from precast.aot.target import Target, detect_target
+from precast.aot.target import Target, named_target
 from precast.cache.environment import environment_factors
 from precast.cache.factors import Factor
 from precast.cache.lookup import Request
@@ -28,41 +28,39 @@ class CompileInput:
     """A compile, before anything is imported.
 
     Attributes:
-        request: The factors known so far, for the lookup.
-        shared: Those of them that are part of the final key too.
+        request: The factors known so far; all of them are part of the key too.
         target: What the code runs on.
         settings: The settings in force.
     """
 
     request: Request
-    shared: tuple[Factor, ...]
     target: Target
     settings: Settings
 
 
 def compile_input(
-    identity: Mapping[str, Json],
-    overrides: Mapping[str, Json],
+    model: Sequence[Factor],
     settings: Settings,
     environ: Mapping[str, str] | None = None,
+    *,
+    target: Target | None = None,
 ) -> CompileInput:
     """Form the request of a compile without importing torch.
 
     Args:
-        identity: What distinguishes the model: `ModelReference.identity`.
-        overrides: Values that the user set for the model's config.
+        model: What distinguishes the model: `ModelReference.factors`.
         settings: The settings in force; the target is no longer `auto`.
         environ: Environment; this process's by default.
+        target: What the code runs on; by default what the settings name.
 
     Raises:
         NoGpuError: A CUDA target, and no GPU.
         IncompatibleError: torch is not installed.
     """
     environ = os.environ if environ is None else environ
-    target = detect_target(settings.target, environ)
-    shared = (*environment_factors(environ), *settings_factors(settings), *compiler_factors(settings, target))
-    named = (Factor("config", "model.identity", dict(identity)), Factor("config", "model.overrides", dict(overrides)))
-    return CompileInput(Request((*shared, *named)), shared, target, settings)
+    target = target or named_target(settings.target, environ)
+    built = (*environment_factors(environ), *settings_factors(settings), *compiler_factors(settings, target))
+    return CompileInput(Request((*built, *model)), target, settings)
 
 
 def settings_factors(settings: Settings) -> tuple[Factor, ...]:

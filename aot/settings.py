@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import Any
 
 from precast.aot.levels import DEFAULT_LEVEL, LEVELS, RULES
+from precast.aot.target import is_target_name
 from precast.cache.manifest import SettingRecord
 from precast.errors import ConfigKeyError, ConfigValueError
 
 __all__ = ["EXCLUDED", "KEY_FIELDS", "SETTING_NAMES", "Settings", "resolve_settings", "settle_settings"]
 
 _PAYLOADS = ("auto", "aoti", "inductor")
-_TARGETS = ("auto", "cpu", "cuda")
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 KEY_FIELDS = (
@@ -52,7 +52,7 @@ class Settings:
         compile: Whether pieces are compiled at all; False only at level 0.
         cudagraph_mode: Which CUDA graphs a serving process captures.
         payload: `aoti` or `inductor`; `auto` takes the target's default.
-        target: `cpu`, `cuda`, or `auto` for this machine.
+        target: `cpu`, `cuda`, an architecture such as `x86-64-v3` or `sm_90`, or `auto` for this machine.
         max_num_batched_tokens: Largest token count of a step.
         compile_range_endpoints: Token counts at which a compile range ends, besides the largest.
         compile_sizes: Token counts that get code of their own, with static shapes.
@@ -194,7 +194,7 @@ def _parse(name: str, value: Any) -> Any:
         case "payload":
             return _choice(name, value, _PAYLOADS)
         case "target":
-            return _choice(name, value, _TARGETS)
+            return _target(value)
         case "cudagraph_mode":
             return _choice(name, str(value).upper(), _MODES)
         case "compile":
@@ -225,6 +225,16 @@ def _choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ConfigValueError(f"`{name}` cannot be {value!r}", f"choices: {', '.join(choices)}", "choose one of these")
     return str(value)
+
+
+def _target(value: Any) -> str:
+    if not isinstance(value, str) or not is_target_name(value):
+        raise ConfigValueError(
+            f"`target` cannot be {value!r}",
+            "targets: auto, cpu, cuda, x86-64-v3, x86-64-v4, sm_NN",
+            "choose one of these",
+        )
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ target is an architecture such as `sm_90`.
 
 import ctypes
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,23 @@ from typing import Any
 
 from precast.errors import IncompatibleError, NoGpuError
 
-__all__ = ["ISA_LEVELS", "Target", "cpu_isa", "detect_device", "detect_target", "isa_runs_on"]
+__all__ = [
+    "ISA_LEVELS",
+    "Target",
+    "cpu_isa",
+    "detect_device",
+    "detect_target",
+    "device_of",
+    "is_target_name",
+    "isa_runs_on",
+    "named_target",
+    "require_buildable",
+    "require_compilable",
+]
 
 # x86-64 psABI levels; Inductor vectorises for v3 (AVX2) and v4 (AVX-512).
 ISA_LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+_SM = re.compile(r"sm_\d{2,3}")
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})
 _V4 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
 _CUDA_SUCCESS = 0
@@ -47,6 +61,44 @@ class Target:
 def detect_device(environ: Mapping[str, str]) -> str:
     """Return `cuda` when torch is built for CUDA and the driver shows a GPU, else `cpu`."""
     return "cuda" if _torch_has_cuda() and _cuda_capability(environ) is not None else "cpu"
+
+
+def device_of(name: str) -> str:
+    """Return the torch device type of a target's name: `cpu`, `cuda`, an x86-64 level, or `sm_` and a number."""
+    return "cuda" if name == "cuda" or _SM.fullmatch(name) else "cpu"
+
+
+def is_target_name(name: str) -> bool:
+    """Tell whether a name says what to compile for: `auto`, this machine's `cpu` or `cuda`, or an architecture."""
+    return name in ("auto", "cpu", "cuda", *ISA_LEVELS[1:]) or bool(_SM.fullmatch(name))
+
+
+def named_target(name: str, environ: Mapping[str, str]) -> Target:
+    """Return the target that a name means, for a lookup: an architecture stands for itself, on any machine.
+
+    Raises:
+        NoGpuError: The name is `cuda` and no GPU is usable.
+    """
+    if name in ISA_LEVELS:
+        return Target("cpu", name)
+    return Target("cuda", name) if _SM.fullmatch(name) else detect_target(name, environ)
+
+
+def require_buildable(target: Target, environ: Mapping[str, str]) -> None:
+    """Refuse a target that this machine cannot make code for.
+
+    Raises:
+        NoGpuError: CUDA code is built on a GPU of its architecture.
+        IncompatibleError: Inductor would make no vector code.
+    """
+    if target.device == "cpu":
+        require_compilable(target.arch)
+        return
+    here = detect_target("cuda", environ)
+    if here != target:
+        raise NoGpuError(
+            f"code for {target.arch} cannot be built on {here.arch}", "CUDA code is built where it runs", "use that GPU"
+        )
 
 
 def detect_target(device: str, environ: Mapping[str, str]) -> Target:

@@ -4,6 +4,7 @@ Guards are dropped; what they assumed about constants is in the graph, and so in
 result is found by running Dynamo's own bytecode on marked outputs, so nothing about it is guessed.
 """
 
+import ctypes
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensor
 
 from precast.aot.spec import ModelSpec, TensorInput
 from precast.aot.torch_seams.capture import (
@@ -24,6 +26,7 @@ from precast.aot.torch_seams.capture import (
     stores_outside,
 )
 from precast.aot.torch_seams.parameters import parameters_diverted
+from precast.cache.canonical import Json, sha256
 from precast.errors import ConfigValueError, FactoryError, GraphBreakError, PrecastError, UnsupportedOpError
 from precast.splitter.nodes import is_symbolic
 from precast.splitter.plan import GraphInput, Template
@@ -45,6 +48,7 @@ class TracedGraph:
         arguments: Names of forward's parameters, in order.
         result: Template of forward's result.
         traced_files: Source file of each function that was traced, torch's own included.
+        constants: Form of each buffer and plain tensor of the module that the graph uses, by dotted path.
     """
 
     graph_module: fx.GraphModule
@@ -52,6 +56,7 @@ class TracedGraph:
     arguments: tuple[str, ...]
     result: Template
     traced_files: frozenset[Path]
+    constants: Mapping[str, Json]
 
 
 def build_for_tracing(spec: ModelSpec, device: str) -> nn.Module:
@@ -100,7 +105,8 @@ def trace(spec: ModelSpec, module: nn.Module, device: str) -> TracedGraph:
     _check_dynamic(captured.graph_module, inputs, spec)
     result = _result(captured, inputs, spec, module, args)
     files = frozenset(Path(f) for f in captured.traced_files if not f.startswith("<"))
-    return TracedGraph(captured.graph_module, inputs, tuple(i.name for i in spec.inputs), result, files)
+    arguments = tuple(i.name for i in spec.inputs)
+    return TracedGraph(captured.graph_module, inputs, arguments, result, files, _constants(inputs, module))
 
 
 def _example(given: TensorInput, device: str) -> Tensor:
@@ -191,6 +197,26 @@ def _rename_clashes(graph: fx.Graph, inputs: Mapping[str, GraphInput]) -> None:
             while name in taken:
                 name += "_new"
             node._rename(name)
+
+
+def _constants(inputs: Mapping[str, GraphInput], module: nn.Module) -> dict[str, Json]:
+    """Digest the tensors of the module that are no parameters.
+
+    Floating-point ones are rounded first: two processors may compute the same table with another last bit.
+    """
+    found: dict[str, Json] = {}
+    for given in inputs.values():
+        tensor = _attribute(module, given.source) if given.kind == "state" else None
+        if isinstance(tensor, Tensor) and not isinstance(tensor, (nn.Parameter, FakeTensor)):
+            value = tensor.detach().cpu()
+            rounded = value.to(torch.bfloat16).view(torch.int16) if value.is_floating_point() else value
+            found[given.source] = {"dtype": given.dtype, "shape": list(given.shape), "digest": _digest(rounded)}
+    return found
+
+
+def _digest(value: Tensor) -> str:
+    flat = value.contiguous().reshape(-1)
+    return sha256(ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()) if flat.numel() else b"")
 
 
 def _layout(node: fx.Node, *, strides: bool) -> dict[str, Any]:

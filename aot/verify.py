@@ -9,29 +9,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precast.aot.load import LoadedPieces, bind_module, load_pieces
 from precast.aot.progress import Progress, Silent
-from precast.aot.reference import parse_reference
-from precast.aot.request import compile_input
-from precast.aot.settings import Settings, settle_settings
+from precast.aot.settings import Settings
 from precast.aot.sources import Degradation, EntrySource, MegaSource, open_source
 from precast.aot.spec import Json, ModelSpec
 from precast.aot.stamps import mismatches, require_compatible
+from precast.aot.subject import Subject, find_subject
 from precast.aot.torch_seams.watch import CompileWatch
-from precast.cache.lookup import lookup
-from precast.cache.manifest import Manifest
-from precast.cache.requests import remembered_hint
 from precast.cache.root import resolve_root
 from precast.cache.store import Store
 from precast.errors import (
     CorruptError,
     ExitCode,
-    NoEntryError,
     PrecastError,
-    UnknownModelError,
     UsageError,
     VerifyError,
 )
@@ -123,77 +116,16 @@ def verify(
     if level not in (*LEVELS, "auto"):
         raise UsageError(f"unknown level `{level}`", f"levels: {', '.join(LEVELS)}, auto", "choose one of these")
     store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)
-    subject = _find(os.fspath(what), dict(overrides or {}), settings, store)
+    subject = find_subject(os.fspath(what), dict(overrides or {}), settings, store)
     with store.hold(subject.key):
         return _Verify(subject, store, strict, token_counts, progress or Silent()).run(level)
-
-
-@dataclass(frozen=True, slots=True)
-class _Subject:
-    """What is verified, and how to get its spec; `spec` is None when the model is not at hand."""
-
-    what: str
-    key: str
-    manifest: Manifest
-    spec: Callable[[], ModelSpec] | None
-
-
-def _find(what: str, overrides: Mapping[str, Json], settings: Settings | None, store: Store) -> _Subject:
-    try:
-        source = open_source(what, store)
-    except NoEntryError as error:
-        return _find_model(what, overrides, settings, store, error)
-    manifest = source.manifest
-    return _Subject(what, manifest.key, manifest, _known_model(manifest, store))
-
-
-def _find_model(
-    what: str, overrides: Mapping[str, Json], settings: Settings | None, store: Store, absent: NoEntryError
-) -> _Subject:
-    """Look up the entry of MODEL; nothing is imported or traced for it."""
-    try:
-        reference = parse_reference(what)
-    except UnknownModelError as error:
-        raise (absent if _looks_like_key(what) else error) from error
-    settings = settle_settings(settings, os.environ)
-    from precast.aot.precompile import search_path
-
-    request = compile_input(reference.identity, overrides, settings).request
-    found = lookup(store, request, search_path(reference))
-    if found.hit is None:
-        reasons = dict.fromkeys(f"{r.code} {r.factor}".strip() for r in found.reasons)
-        raise NoEntryError(f"no entry fits `{what}`", "; ".join(reasons), f"run `precast precompile {what}`")
-    return _Subject(found.hit.key, found.hit.key, found.hit, lambda: reference.spec(overrides))
-
-
-def _looks_like_key(text: str) -> bool:
-    return all(c in "0123456789abcdefABCDEF" for c in text)
-
-
-def _known_model(manifest: Manifest, store: Store) -> Callable[[], ModelSpec] | None:
-    """Return how to build the model of an entry: as it was named when it was compiled here, if it is still there."""
-    hint = remembered_hint(store, manifest.key)
-    name = str(hint.get("reference") or manifest.model.reference)
-    folder = str(hint.get("folder") or "")
-    overrides = hint.get("overrides")
-    try:
-        reference = parse_reference(_located(name, folder))
-    except PrecastError:
-        return None
-    return lambda: reference.spec(overrides if isinstance(overrides, dict) else {})
-
-
-def _located(name: str, folder: str) -> str:
-    if not folder:
-        return name
-    return str(Path(folder) / name) if ".py:" in name else folder
 
 
 class _Verify:
     """Runs the levels and keeps what each found."""
 
     def __init__(
-        self, subject: _Subject, store: Store, strict: bool, token_counts: Sequence[int] | None, progress: Progress
+        self, subject: Subject, store: Store, strict: bool, token_counts: Sequence[int] | None, progress: Progress
     ) -> None:
         self.subject = subject
         self.store = store

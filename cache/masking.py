@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from precast.cache.canonical import Json, canonical_json, sha256
 
-__all__ = ["is_secret", "is_secret_variable", "mask_source", "public_value", "seal", "source_lines"]
+__all__ = ["is_secret", "is_secret_variable", "mask_source", "public_value", "seal", "sealed_value", "source_lines"]
 
 _PREFIX = "sha256:"
 _SHOWN = 8
@@ -44,6 +44,20 @@ def is_secret(name: str, value: Json) -> bool:
 def seal(text: str) -> str:
     """Return what a key holds in place of a secret: its full digest; what is sealed stays as it is."""
     return text if _SEALED.fullmatch(text) else f"{_PREFIX}{sha256(text.encode('utf-8', 'surrogateescape'))}"
+
+
+def sealed_value(name: str, value: Json) -> Json:
+    """Return a config value as a key may hold it: secrets, however deep, as their full digests.
+
+    Args:
+        name: The dotted name of the value.
+        value: The value.
+    """
+    if isinstance(value, dict):
+        return {key: sealed_value(f"{name}.{key}", inner) for key, inner in value.items()}
+    if not is_secret(name, value):
+        return value
+    return seal(value if isinstance(value, str) else canonical_json(value).decode("utf-8"))
 
 
 def public_value(group: str, name: str, value: Json) -> Json:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from precast.aot.code import code_factors, own_sources
+from precast.aot.code import model_code, own_sources
 from precast.aot.reference import parse_reference
 from precast.cache.factors import Factor, entry_key
 from precast.cache.lookup import Request
@@ -63,7 +63,7 @@ def factors_of(model: Path) -> dict[str, Factor]:
         parse_reference(f"{model}/code_main.py:factory")._function()
     finally:
         sys.dont_write_bytecode = before
-    return {f.name: f for f in code_factors(["code_main"], [model / "code_package/layers.py"])}
+    return {f.name: f for f in model_code(["code_main"], [model / "code_package/layers.py"]).factors}
 
 
 def test_the_closure_holds_what_the_factory_s_module_refers_to(model: Path) -> None:
@@ -114,26 +114,26 @@ def test_no_absolute_path_is_in_any_factor(model: Path) -> None:
 def test_a_traced_file_counts_although_nothing_refers_to_it(model: Path) -> None:
     factors_of(model)
     importlib.import_module("code_unused")
-    names = {f.name for f in code_factors(["code_main"], [model / "code_unused.py"])}
+    names = {f.name for f in model_code(["code_main"], [model / "code_unused.py"]).factors}
     assert "module:code_unused" in names
 
 
 def test_a_traced_file_of_no_module_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"generated\.py"):
-        code_factors([], [tmp_path / "generated.py"])
+        model_code([], [tmp_path / "generated.py"])
 
 
 def test_a_source_that_is_gone_is_refused(model: Path) -> None:
     factors_of(model)
     (model / "code_deep.py").unlink()
     with pytest.raises(CompileError, match="code_deep"):
-        code_factors(["code_main"], [])
+        model_code(["code_main"], [])
 
 
 def test_traced_files_of_torch_are_left_to_its_distribution() -> None:
     import torch.nn.modules.linear as linear
 
-    assert code_factors([], [Path(str(linear.__file__))]) == ()
+    assert model_code([], [Path(str(linear.__file__))]).factors == ()
 
 
 def test_precast_s_own_codegen_is_a_compiler_factor() -> None:

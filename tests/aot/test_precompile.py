@@ -14,7 +14,7 @@ from tests.conftest import MAX_TOKENS, REPOSITORY, TINY, TinyEntry
 from tests.models import Layers, make_spec
 
 from precast.aot.compile import Compiled
-from precast.aot.precompile import PrecompileResult, precompile, search_path, spec_factors
+from precast.aot.precompile import PrecompileResult, precompile, search_path
 from precast.aot.reference import parse_reference
 from precast.aot.settings import Settings, resolve_settings
 from precast.cache.store import Store
@@ -134,9 +134,11 @@ def test_level_0_has_nothing_to_compile(tmp_path: Path) -> None:
         plan(tmp_path, optimization_level=0)
 
 
-def test_a_spec_s_inputs_and_their_order_are_factors() -> None:
-    names = [f.name for f in spec_factors(make_spec(lambda: Layers(1), config={"layers": 1}))]
-    assert names == ["model.layers", "signature.x", "signature.order"]
+def test_a_spec_s_config_inputs_and_their_order_are_factors(tmp_path: Path, fake_compile: list[int]) -> None:
+    spec = make_spec(lambda: Layers(1), config={"layers": 1})
+    made = precompile(spec, settings(), cache_dir=tmp_path / "root")
+    names = {f.name for f in Store(tmp_path / "root").manifest(made.key).factors}
+    assert {"model.spec.layers", "signature.x", "signature.order"} <= names
 
 
 def test_sources_are_looked_for_in_the_model_s_folder_first(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Publishing a compile: objects by content, one manifest, one mega file."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from precast.cache.mega import MegaFile
 from precast.cache.store import Store
 from precast.errors import NoEntryError, StoreAccessError
 
+SOURCES = {"shop.model": "width = 4\n"}
+
 
 def compiled(data: bytes, span: tuple[int, int] = (1, 64)) -> Compiled:
     return Compiled(PIECE, span, data, 1.5)
@@ -19,7 +22,9 @@ def compiled(data: bytes, span: tuple[int, int] = (1, 64)) -> Compiled:
 
 def test_payloads_become_objects_named_by_piece_and_range(tmp_path: Path) -> None:
     store = Store(tmp_path / "root")
-    made = publish(store, manifest(payloads=()), [compiled(b"one" * 99), compiled(b"two" * 99, (65, 512))], plan())
+    made = publish(
+        store, manifest(payloads=()), [compiled(b"one" * 99), compiled(b"two" * 99, (65, 512))], plan(), SOURCES
+    )
     assert [p.name for p in made.payloads] == [f"{PIECE}:1-64", f"{PIECE}:65-512"]
     assert next((p.kind, p.range, p.used_by, p.seconds) for p in made.payloads) == ("aoti", (1, 64), 1, 1.5)
     assert [store.read_object(p.object) for p in made.payloads] == [b"one" * 99, b"two" * 99]
@@ -28,7 +33,7 @@ def test_payloads_become_objects_named_by_piece_and_range(tmp_path: Path) -> Non
 
 def test_the_mega_file_holds_every_payload(tmp_path: Path) -> None:
     store = Store(tmp_path / "root")
-    made = publish(store, manifest(payloads=()), [compiled(b"one")], plan())
+    made = publish(store, manifest(payloads=()), [compiled(b"one")], plan(), SOURCES)
     mega = MegaFile(store.layout.entry(made.key) / "model.mega")
     assert mega.payload(made.payloads[0].object) == b"one"
     assert made.mega is not None
@@ -36,9 +41,9 @@ def test_the_mega_file_holds_every_payload(tmp_path: Path) -> None:
 
 def test_equal_payloads_are_one_object(tmp_path: Path) -> None:
     store = Store(tmp_path / "root")
-    made = publish(store, manifest(payloads=()), [compiled(b"same"), compiled(b"same", (65, 512))], plan())
+    made = publish(store, manifest(payloads=()), [compiled(b"same"), compiled(b"same", (65, 512))], plan(), SOURCES)
     assert len({p.object for p in made.payloads}) == 1
-    assert len(list(store.layout.objects.rglob("*.zst"))) == 1
+    assert len(list(store.layout.objects.rglob("*.zst"))) == 2  # the payload, and the sources
 
 
 def test_nothing_is_visible_when_publishing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +54,14 @@ def test_nothing_is_visible_when_publishing_fails(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Store, "publish", fail)
     with pytest.raises(StoreAccessError):
-        publish(store, replace(manifest(), payloads=()), [compiled(b"one")], plan())
+        publish(store, replace(manifest(), payloads=()), [compiled(b"one")], plan(), SOURCES)
     with pytest.raises(NoEntryError):
         store.manifest(manifest().key)
+
+
+def test_the_text_of_the_model_s_sources_is_an_object_and_in_the_mega_file(tmp_path: Path) -> None:
+    store = Store(tmp_path / "root")
+    made = publish(store, manifest(payloads=()), [compiled(b"one")], plan(), SOURCES)
+    assert made.sources is not None
+    assert json.loads(store.read_object(made.sources.object)) == SOURCES
+    assert json.loads(MegaFile(store.layout.entry(made.key) / "model.mega").payload(made.sources.object)) == SOURCES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import TINY
 
-from precast.aot.reference import ModelReference, parse_overrides, parse_reference
+from precast.aot.reference import ModelReference, SpecReference, parse_overrides, parse_reference
 from precast.aot.spec import ModelSpec
 from precast.errors import ConfigKeyError, FactoryError, PrecastError, UnknownModelError, UsageError
 
@@ -56,7 +56,7 @@ def spec(text: str, **overrides: Any) -> ModelSpec:
 def test_a_file_names_a_factory(file: Path) -> None:
     reference = parse_reference(f"{file}:factory")
     assert (reference.kind, reference.text) == ("file", "ref_model.py:factory")
-    assert reference.search_path == (str(file.parent),)
+    assert reference.import_path == (str(file.parent),)
     assert dict(reference.spec({"layers": 3}).config) == {"layers": 3, "width": 4}
 
 
@@ -69,7 +69,7 @@ def test_a_file_imports_its_siblings(tmp_path: Path) -> None:
 def test_a_module_names_a_factory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(file.parent))
     reference = parse_reference("ref_model:factory")
-    assert (reference.kind, reference.text, reference.search_path) == ("module", "ref_model:factory", ())
+    assert (reference.kind, reference.text, reference.import_path) == ("module", "ref_model:factory", ())
     assert reference.spec({}).name == "m"
 
 
@@ -97,7 +97,7 @@ def test_the_hub_is_asked_for_the_config_at_a_revision(monkeypatch: pytest.Monke
     assert parse_reference("hf:org/name").text == "hf:org/name"
     assert asked == [("org/name", "config.json", "v1"), ("org/name", "config.json", None)]
     assert (reference.kind, reference.text) == ("hub", "hf:org/name@v1")
-    assert reference.identity == parse_reference(str(TINY)).identity
+    assert reference.factors({}) == parse_reference(str(TINY)).factors({})
 
 
 def test_a_hub_that_cannot_be_reached_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,25 +113,59 @@ def test_a_hub_that_cannot_be_reached_is_said_in_one_line(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("form", ["file", "folder"])
-def test_an_identity_holds_no_path(form: str, file: Path, tmp_path: Path) -> None:
+def test_no_factor_of_a_reference_holds_a_path(form: str, file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "somewhere"
     folder.mkdir()
     (folder / "config.json").write_bytes((TINY / "config.json").read_bytes())
     reference = parse_reference({"file": f"{file}:factory", "folder": str(folder)}[form])
-    text = json.dumps([reference.identity, reference.text])
+    text = json.dumps([[f.value for f in reference.factors({})], reference.text])
     assert str(tmp_path) not in text
-    assert "somewhere" not in json.dumps(reference.identity)
+    assert "somewhere" not in json.dumps([f.value for f in reference.factors({})])
 
 
-def test_the_same_config_in_another_folder_is_the_same_identity(tmp_path: Path) -> None:
+def test_the_same_config_in_another_folder_has_the_same_factors(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((TINY / "config.json").read_bytes())
-    assert parse_reference(str(tmp_path)).identity == parse_reference(str(TINY)).identity
+    assert parse_reference(str(tmp_path)).factors({}) == parse_reference(str(TINY)).factors({})
 
 
-def test_another_config_is_another_identity(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["_name_or_path", "transformers_version"])
+def test_a_config_key_that_says_nothing_of_the_model_is_no_factor(tmp_path: Path, key: str) -> None:
+    config = json.loads((TINY / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: "x"}), encoding="utf-8")
+    assert parse_reference(str(tmp_path)).factors({}) == parse_reference(str(TINY)).factors({})
+
+
+def test_an_unknown_config_key_is_a_factor(tmp_path: Path) -> None:
+    config = json.loads((TINY / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "brand_new_field": 1}), encoding="utf-8")
+    assert parse_reference(str(tmp_path)).factors({}) != parse_reference(str(TINY)).factors({})
+
+
+def test_a_secret_among_the_config_is_a_factor_by_its_digest() -> None:
+    found = {f.name: f.value for f in parse_reference(str(TINY)).factors({"hub_token": "hunter2", "n_token": 3})}
+    assert str(found["model.hub_token"]).startswith("sha256:")
+    assert found["model.n_token"] == 3
+
+
+def test_an_override_replaces_the_config_key() -> None:
+    factors = {f.name: f.value for f in parse_reference(str(TINY)).factors({"num_hidden_layers": 9})}
+    assert factors["model.num_hidden_layers"] == 9
+
+
+def test_a_spec_that_a_caller_made_is_never_looked_up_without_a_trace() -> None:
+    spec = parse_reference(str(TINY)).spec({})
+    reference = SpecReference(spec)
+    assert not reference.quick
+    assert reference.factors({}) == ()
+    assert reference.spec({}) is spec
+    with pytest.raises(ConfigKeyError):
+        reference.spec({"num_hidden_layers": 2})
+
+
+def test_another_config_has_other_factors(tmp_path: Path) -> None:
     config = json.loads((TINY / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-6}), encoding="utf-8")
-    assert parse_reference(str(tmp_path)).identity != parse_reference(str(TINY)).identity
+    assert parse_reference(str(tmp_path)).factors({}) != parse_reference(str(TINY)).factors({})
 
 
 @pytest.mark.parametrize(

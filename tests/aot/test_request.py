@@ -22,7 +22,7 @@ from precast.aot.reference import parse_reference
 from precast.aot.request import compile_input
 from precast.aot.settings import resolve_settings
 settings = resolve_settings({"target": "cpu", "splitting_ops": ["b::b", "a::a"]})
-print(compile_input(parse_reference(sys.argv[1]).identity, {"b": 1, "a": 2}, settings, os.environ).request.digest)
+print(compile_input(parse_reference(sys.argv[1]).factors({"b": 1, "a": 2}), settings, os.environ).request.digest)
 assert "torch" not in sys.modules
 """
 
@@ -32,8 +32,8 @@ def settings(**flags: Any) -> Settings:
 
 
 def digest(environ: dict[str, str] | None = None, overrides: dict[str, Any] | None = None, **flags: Any) -> str:
-    identity = parse_reference(str(TINY)).identity
-    return compile_input(identity, overrides or {}, settings(**flags), environ or {}).request.digest
+    model = parse_reference(str(TINY)).factors(overrides or {})
+    return compile_input(model, settings(**flags), environ or {}).request.digest
 
 
 def test_the_digest_is_the_same_in_other_folders_homes_and_hash_seeds(tmp_path: Path) -> None:
@@ -82,12 +82,6 @@ def test_a_variable_of_the_compiler_changes_the_digest() -> None:
 @pytest.mark.parametrize("name", ["HOME", "TMPDIR", "HOSTNAME", "PRECAST_JOBS", "PRECAST_CACHE_DIR", "MASTER_PORT"])
 def test_a_variable_of_the_place_does_not(name: str) -> None:
     assert digest({name: "x"}) == digest()
-
-
-def test_the_request_names_the_model_and_the_key_does_not() -> None:
-    made = compile_input(parse_reference(str(TINY)).identity, {}, settings(), {})
-    extra = {f.name for f in made.request.factors} - {f.name for f in made.shared}
-    assert extra == {"model.identity", "model.overrides"}
 
 
 def factors(target: Target, **flags: Any) -> dict[str, Any]:

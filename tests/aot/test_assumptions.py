@@ -1,0 +1,60 @@
+"""An assumption that tracing made must hold for every token count, or the model is refused."""
+
+# mypy: allow-subclassing-any
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.models import WIDTH, make_spec
+from torch import Tensor, nn
+
+from precast.aot.assumptions import check_assumptions, sample_counts
+from precast.aot.trace import build_for_tracing, trace
+from precast.errors import GraphBreakError
+
+
+class Checked(nn.Module):
+    def __init__(self, check: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.check = check
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        return self.linear(x)
+
+
+def checked(check: Callable[[Tensor], object], high: int) -> None:
+    spec = make_spec(lambda: Checked(check))
+    traced = trace(spec, build_for_tracing(spec, "cpu"), "cpu")
+    check_assumptions(traced.graph_module.graph, sample_counts([(1, high)]))
+
+
+def test_a_model_without_assumptions_passes() -> None:
+    checked(lambda x: None, 8192)
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (lambda x: torch._check(x.size(0) % 8 == 0), "tokens % 8 == 0"),
+        (lambda x: torch._check(x.size(0) >= 2), "tokens >= 2"),
+        (lambda x: torch._check(x.size(0) <= 4096), "tokens <= 4096"),
+    ],
+)
+def test_an_assumption_that_does_not_hold_is_named(check: Callable[[Tensor], object], text: str) -> None:
+    with pytest.raises(GraphBreakError) as caught:
+        checked(check, 8192)
+    assert text in caught.value.what
+
+
+def test_a_bound_that_the_range_keeps_is_no_obstacle() -> None:
+    checked(lambda x: torch._check(x.size(0) <= 4096), 4096)
+
+
+def test_the_ends_of_every_range_are_tried_and_nothing_outside() -> None:
+    counts = sample_counts([(1, 100), (101, 777), (5, 5)])
+    assert {1, 100, 101, 777, 5} <= set(counts)
+    assert max(counts) == 777
+    assert sample_counts([(300, 310)]) == (300, 310)
