@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,43 +116,64 @@ def _prepare(piece: Piece, span: tuple[int, int], root: Path, request: CompileRe
     return job
 
 
+class _Processes:
+    """The compile processes that run; once stopped, none is started any more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._stopped = False
+
+    def run(self, command: Sequence[str], folder: Path, log: Path) -> int:
+        """Run a process to its end and return its status."""
+        with self._lock, log.open("wb") as out:
+            if self._stopped:
+                return -signal.SIGTERM
+            process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=_environment(folder),
+                start_new_session=True,  # so that its compilers stop with it
+            )
+            self._running.append(process)
+        status = process.wait()
+        with self._lock:
+            self._running.remove(process)
+        return status
+
+    def stop(self) -> None:
+        """Kill what runs, compilers included."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
 def _run_all(jobs: Sequence[_Job], at_a_time: int, progress: Progress) -> list[Compiled]:
-    running: dict[Path, subprocess.Popen[bytes]] = {}
+    processes = _Processes()
     done: dict[Path, Compiled] = {}
     with ThreadPoolExecutor(max_workers=min(at_a_time, len(jobs)) or 1) as pool:
-        pending: set[Future[Compiled]] = {pool.submit(_run, job, running) for job in jobs}
-        by_folder = {job.folder: job for job in jobs}
+        futures = {pool.submit(_run, job, processes): job for job in jobs}
         try:
-            while pending:
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    made = future.result()
-                    job = next(j for j in by_folder.values() if (j.piece.key, j.range) == (made.key, made.range))
-                    done[job.folder] = made
-                    progress.advance(_STAGE, job.label, made.seconds, len(made.data))
+            for future in as_completed(futures):
+                job, made = futures[future], future.result()
+                done[job.folder] = made
+                progress.advance(_STAGE, job.label, made.seconds, len(made.data))
         except BaseException:
-            for future in pending:
-                future.cancel()
-            _stop(running)
+            processes.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [done[job.folder] for job in jobs]
 
 
-def _run(job: _Job, running: dict[Path, subprocess.Popen[bytes]]) -> Compiled:
+def _run(job: _Job, processes: _Processes) -> Compiled:
     started = time.perf_counter()
     log = job.folder / "log.txt"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "precast.aot.worker", str(job.folder)],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=_environment(job.folder),
-            start_new_session=True,  # so that its compilers stop with it
-        )
-    running[job.folder] = process
-    status = process.wait()
-    running.pop(job.folder, None)
+    command = [sys.executable, "-m", "precast.aot.worker", str(job.folder)]
+    status = processes.run(command, job.folder, log)
     if status != 0:
         raise _failed(job, _why(job, status, log))
     data = (job.folder / PAYLOAD).read_bytes()
@@ -166,14 +189,6 @@ def _environment(folder: Path) -> dict[str, str]:
     scratch = folder / "tmp"
     scratch.mkdir()
     return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch)}
-
-
-def _stop(running: Mapping[Path, subprocess.Popen[bytes]]) -> None:
-    for process in list(running.values()):
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 def _why(job: _Job, status: int, log: Path) -> str:

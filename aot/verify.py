@@ -16,7 +16,7 @@ from precast.aot.progress import Progress, Silent
 from precast.aot.settings import Settings
 from precast.aot.sources import Degradation, EntrySource, MegaSource, open_source
 from precast.aot.spec import Json, ModelSpec
-from precast.aot.stamps import mismatches, require_compatible
+from precast.aot.stamps import mismatches, refuse_optimized_mode, require_compatible
 from precast.aot.subject import Subject, find_subject
 from precast.aot.torch_seams.watch import CompileWatch
 from precast.cache.root import resolve_root
@@ -113,6 +113,7 @@ def verify(
         NoEntryError: There is no such entry; nothing is ever compiled from here.
         UsageError: An unknown level.
     """
+    refuse_optimized_mode()
     if level not in (*LEVELS, "auto"):
         raise UsageError(f"unknown level `{level}`", f"levels: {', '.join(LEVELS)}, auto", "choose one of these")
     store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)

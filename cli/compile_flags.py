@@ -11,7 +11,7 @@ import typer
 from precast.cache.canonical import Json
 from precast.cli.options import assignments, integers
 
-__all__ = ["CompileFlags", "Payload", "Target"]
+__all__ = ["CompileFlags", "Payload"]
 
 _COMPILE = "Compile settings"
 
@@ -22,14 +22,6 @@ class Payload(StrEnum):
     AUTO = "auto"
     AOTI = "aoti"
     INDUCTOR = "inductor"
-
-
-class Target(StrEnum):
-    """Device that the pieces are compiled for."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +40,13 @@ class CompileFlags:
         Payload | None, typer.Option("--payload", help="Kind of compiled piece", rich_help_panel=_COMPILE)
     ] = None
     target: Annotated[
-        Target | None, typer.Option("--target", help="Device to compile for", rich_help_panel=_COMPILE)
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="NAME",
+            help="auto, cpu, cuda, or an architecture: x86-64-v3, x86-64-v4, sm_90",
+            rich_help_panel=_COMPILE,
+        ),
     ] = None
     max_num_batched_tokens: Annotated[
         int | None,
@@ -107,7 +105,7 @@ class CompileFlags:
         """Give what the user set, by the names of `precast.aot.settings`, and nothing that was left open."""
         given: dict[str, object] = {
             "payload": self.payload and self.payload.value,
-            "target": self.target and self.target.value,
+            "target": self.target,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "compile_range_endpoints": integers("--compile-range-endpoints", self.compile_range_endpoints),
             "compile_sizes": integers("--compile-sizes", self.compile_sizes),

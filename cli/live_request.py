@@ -1,12 +1,11 @@
 """The request that a command line means, as it would be made on this machine now: the side called `live`."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precast.cache.canonical import Json
-from precast.cli.compile_flags import CompileFlags, Target
+from precast.cli.compile_flags import CompileFlags
 from precast.cli.session import Session
 from precast.errors import UsageError
 
@@ -20,33 +19,25 @@ LIVE = "live"
 
 
 def live_request(
-    session: Session, model: str, flags: CompileFlags, arch: str | None, values: Mapping[str, Json] | None = None
+    session: Session, model: str, flags: CompileFlags, values: Mapping[str, Json] | None = None
 ) -> "tuple[Side, Lookup]":
     """Form the request without torch and without a trace, and look it up.
 
     Args:
         session: What the command works with.
         model: MODEL as on the command line.
-        flags: The compile settings as given.
-        arch: Architecture to ask for in place of this machine's, such as `sm_90` or `x86-64-v3`.
+        flags: The compile settings as given; the target may be one that this machine is not.
         values: Values for the model's config that hold where the command line gives none.
 
     Raises:
         UnknownModelError: The model names nothing.
-        UsageError: Target and architecture contradict each other.
     """
     from precast.aot.live import live_side
     from precast.aot.reference import parse_reference
-    from precast.aot.target import Target as Described
     from precast.cache.store import Store
 
-    described = None if arch is None else Described("cuda" if arch.startswith("sm_") else "cpu", arch)
-    if described is not None:
-        if flags.target not in (None, Target.AUTO, described.device):
-            raise UsageError(f"--arch {arch} is no architecture of --target {flags.target}", hint="Give one of them")
-        flags = replace(flags, target=Target(described.device))
     settings, overrides = session.settings(flags), {**(values or {}), **flags.model_overrides()}
-    return live_side(parse_reference(model), overrides, settings, target=described, store=Store(session.root().path))
+    return live_side(parse_reference(model), overrides, settings, store=Store(session.root().path))
 
 
 def model_of(root: Path, entry: str) -> tuple[str, dict[str, Json]]:

@@ -33,9 +33,6 @@ def inspect_diff(
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="The model of `live`, if not that of the other side")
     ] = None,
-    arch: Annotated[
-        str | None, typer.Option("--arch", metavar="ARCH", help="Architecture of `live`: sm_90, x86-64-v3")
-    ] = None,
 ) -> ExitCode:
     """Say what makes two keys differ: changed factors only, by group, code down to file and line."""
     from precast.aot.settings import EXCLUDED
@@ -49,7 +46,7 @@ def inspect_diff(
 
     def live() -> "Side":
         named, values = (model, {}) if model else model_of(root, b if a == "live" else a)
-        return live_request(session, named, flags, arch, values)[0]
+        return live_request(session, named, flags, values)[0]
 
     store = Store(root, read_only=True)
     diff = diff_sides(open_side(a, store, live), open_side(b, store, live), EXCLUDED)

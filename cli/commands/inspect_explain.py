@@ -23,9 +23,6 @@ def inspect_explain(
     against: Annotated[
         str | None, typer.Option("--against", metavar="KEY", help="Compare with this entry, not with the nearest")
     ] = None,
-    arch: Annotated[
-        str | None, typer.Option("--arch", metavar="ARCH", help="Explain for sm_90, x86-64-v3, not for this machine")
-    ] = None,
 ) -> ExitCode:
     """Say whether a model is a hit (exit 0) or a miss (exit 3), what changed, and how to get back to a hit."""
     from precast.aot.reference import parse_reference
@@ -38,7 +35,7 @@ def inspect_explain(
 
     root = session.root().path
     store = Store(root)  # only the index of entries is brought up to date
-    side, found = live_request(session, model, flags, arch)
+    side, found = live_request(session, model, flags)
     explanation = explain(store, side, found, against=against, model=parse_reference(model).text, exclusions=EXCLUDED)
     tags = all_tags(store)
     show_explanation(session.out, explanation, found.hit, tags)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,14 +142,13 @@ def test_a_piece_that_cannot_be_exported_starts_no_process(monkeypatch: pytest.M
 
 
 def test_a_failing_piece_stops_its_siblings_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
-    ready = threading.Barrier(2, timeout=30)
     failing = PIECES[1].key[:16]
 
     def program(folder: Path) -> str:
-        ready.wait()
-        fifo = folder / "never"
-        os.mkfifo(fifo)
-        return "exit 1" if folder.name.startswith(failing) else f"cat {fifo}"  # waits until it is killed
+        if folder.name.startswith(failing):  # fails as soon as its sibling has started
+            return f"until ls {folder.parent}/*/never; do :; done; exit 1"
+        os.mkfifo(folder / "never")
+        return f"cat {folder / 'never'}"  # waits until it is killed
 
     started = workers(monkeypatch, program)
     with pytest.raises(CompileError, match=PIECES[1].label.replace("(", r"\(").replace(")", r"\)")):
