@@ -13,10 +13,12 @@ import torch
 from torch import fx
 
 from precast.errors import GraphBreakError
-from precast.splitter.nodes import example, op_name
+from precast.splitter.nodes import example, op_name, target_name
 
-__all__ = ["check_assumptions", "sample_counts"]
+__all__ = ["check_assumptions"]
 
+_ASSERTIONS = frozenset({"aten::_assert_scalar", "aten::_assert_async"})
+_CHECKS = frozenset({"torch._check", "torch._check_is_size"})
 _FUNCTIONS: frozenset[Callable[..., Any]] = frozenset({
     operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge, operator.gt, operator.le, operator.lt,
     operator.mod, operator.mul, operator.ne, operator.neg, operator.not_, operator.or_, operator.sub,
@@ -27,52 +29,27 @@ _SIGNS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 
-def sample_counts(ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Return token counts at which assumptions are tried: the ends of every range, and small, odd and round ones."""
-    spans = tuple(ranges)
-    wanted = {
-        1,
-        2,
-        3,
-        5,
-        7,
-        8,
-        9,
-        16,
-        31,
-        32,
-        33,
-        64,
-        100,
-        127,
-        128,
-        129,
-        1000,
-        1024,
-        *(end for s in spans for end in s),
-    }
-    return tuple(sorted(n for n in wanted if any(low <= n <= high for low, high in spans)))
-
-
-def check_assumptions(graph: fx.Graph, counts: Iterable[int]) -> None:
-    """Evaluate every assertion of a traced graph at each token count.
+def check_assumptions(graph: fx.Graph, ranges: Iterable[tuple[int, int]]) -> None:
+    """Evaluate every assertion of a traced graph at each token count of the ranges.
 
     Args:
         graph: A graph as Dynamo made it; nodes carry `example_value`.
-        counts: Token counts that the artifact must work for.
+        ranges: Compile ranges, inclusive.
 
     Raises:
         GraphBreakError: An assumption does not hold, or cannot be checked.
     """
-    conditions = [n.args[0] for n in graph.nodes if op_name(n) == "aten::_assert_scalar"]
-    for condition in conditions:
-        for count in counts:
-            if isinstance(condition, fx.Node) and not _value(condition, count):
-                raise GraphBreakError(
-                    f"forward does not work for {count} tokens: it assumes {_text(condition)}",
-                    "tracing found a comparison of the token count with a number",
-                    "derive every shape in forward from the inputs' shapes, or lower max_num_batched_tokens",
-                )
+    conditions = [n.args[0] for n in graph.nodes if op_name(n) in _ASSERTIONS or target_name(n) in _CHECKS]
+    symbolic = [c for c in conditions if isinstance(c, fx.Node)]
+    counts = sorted({n for low, high in ranges for n in range(low, high + 1)}) if symbolic else []
+    for condition in symbolic:
+        failing = next((count for count in counts if not _value(condition, count)), None)
+        if failing is not None:
+            raise GraphBreakError(
+                f"forward does not work for {failing} tokens: it assumes {_text(condition)}",
+                "tracing found a comparison of the token count with a number",
+                "derive every shape in forward from the inputs' shapes, or lower max_num_batched_tokens",
+            )
 
 
 def _value(node: Any, count: int) -> Any:

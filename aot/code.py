@@ -1,28 +1,33 @@
 """Code factors: every source file that took part in building and tracing a model, by module name and content.
 
-The set is the factory's module and what it refers to, module by module, and each file whose functions were traced.
-torch and Triton count as distributions, precast's own sources as compiler factors, the standard library by Python's
-version.
+The set is the factory's module, what it refers to and imports, module by module, what was imported while the model was
+built, and each file whose functions were traced. torch and Triton count as distributions, precast's own sources as
+compiler factors. The standard library does not count: what it does to a trace is in the graph.
 """
 
+import ast
+import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from precast.aot.observe import is_model_file
 from precast.cache.canonical import Json, sha256
 from precast.cache.factors import Factor
 from precast.cache.sources import distribution_content, hash_source
 from precast.errors import CompileError
 
-__all__ = ["ModelCode", "model_code", "own_sources"]
+__all__ = ["IMPORTED_DIGEST", "ModelCode", "model_code", "own_sources"]
 
 _APART = frozenset({"torch", "triton", "precast"})  # compiler factors
 _OWN_EXAMPLES = "precast.examples"
+IMPORTED_DIGEST = "__precast_source__"  # set on a module: digest of the source that the process runs
 # What of precast itself decides the generated code (W8: an edited pass must not find old entries).
 _OWN = (
-    "splitter/*.py", "aot/trace.py", "aot/worker.py", "aot/compile.py", "aot/spec.py", "aot/payloads/*.py",
+    "splitter/*.py", "aot/assumptions.py", "aot/compile.py", "aot/levels.py", "aot/planning.py", "aot/settings.py",
+    "aot/spec.py", "aot/target.py", "aot/trace.py", "aot/worker.py", "aot/payloads/*.py",
     "aot/torch_seams/aoti.py", "aot/torch_seams/capture.py", "aot/torch_seams/export.py",
     "aot/torch_seams/inductor.py", "aot/torch_seams/parameters.py",
 )  # fmt: skip
@@ -53,76 +58,121 @@ class ModelCode:
     sources: Mapping[str, str]
 
 
-def model_code(roots: Iterable[str], traced_files: Iterable[Path]) -> ModelCode:
+def model_code(roots: Iterable[str], traced_files: Iterable[Path], known: Container[str] | None = None) -> ModelCode:
     """Return the code of a model that has been imported and traced.
 
     Args:
         roots: Modules to start from: the factory's and those of the spec's functions.
         traced_files: Files whose functions were traced.
+        known: Modules that were imported before the model was; the model's own among the others count, however they
+            were imported. None when nobody looked.
 
     Raises:
-        CompileError: A traced source file is gone or unreadable.
+        CompileError: A source file is gone, or is not the one that this process imported.
     """
-    modules = _closure(roots)
-    names = {m.__name__ for m in modules} | set(_owners(traced_files))
-    read = {_public_name(name): data for name in sorted(names) if (data := _source(name)) is not None}
+    homes = frozenset(r.partition(".")[0] for r in roots) - _APART
+    fresh = () if known is None else (n for n in list(sys.modules) if n not in known)
+    files = _closure([*roots, *fresh], homes)
+    own = set(files)
+    files |= {name: Path(str(sys.modules[name].__file__)) for name in _owners(traced_files)}
+    read = {_public_name(name): _source(name, path) for name, path in sorted(files.items())}
     factors = [Factor("code", f"module:{name}", sha256(data)) for name, data in read.items()]
-    for name in sorted(_foreign_packages(modules)):
+    for name in sorted(_foreign_packages(own)):
         content = distribution_content(name)
         if content is not None:
             value: dict[str, Json] = {"version": content.version, "digest": content.digest}
             factors.append(Factor("code", f"distribution:{content.name}", value))
     unique = {f.name: f for f in factors}
-    return ModelCode(tuple(unique.values()), {name: data.decode("utf-8", "replace") for name, data in read.items()})
+    public = {_public_name(name) for name in own}
+    sources = {name: data.decode("utf-8", "replace") for name, data in read.items() if name in public}
+    return ModelCode(tuple(unique.values()), sources)
 
 
-def _closure(roots: Iterable[str]) -> list[ModuleType]:
-    """Follow what modules refer to, as far as it is the model's own code."""
-    homes = {r.partition(".")[0] for r in roots} - _APART
-    waiting = [n for n in roots if n in sys.modules]
-    seen: dict[str, ModuleType] = {}
+def _closure(roots: Iterable[str], homes: frozenset[str]) -> dict[str, Path]:
+    """Follow what modules refer to and import, as far as it is the model's own code.
+
+    A module that an import statement names counts whether it is loaded yet or not, so that the set does not depend on
+    what else the process has done.
+    """
+    waiting = list(roots)
+    seen: dict[str, Path | None] = {}
     while waiting:
         name = waiting.pop()
-        module = sys.modules.get(name)
-        if name in seen or module is None or not _is_model_code(module, homes):
+        if name in seen:
             continue
-        seen[name] = module
-        waiting.extend(_referred(module))
-    return list(seen.values())
+        path = seen[name] = _file_of(name, homes)
+        if path is not None:
+            waiting.extend(_referred(name, path))
+    return {name: path for name, path in seen.items() if path is not None}
 
 
-def _referred(module: ModuleType) -> Iterator[str]:
-    for value in list(vars(module).values()):
-        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if isinstance(name, str):
-            yield name
-            parent = name.rpartition(".")[0]
-            if parent:
-                yield parent
+def _file_of(name: str, homes: frozenset[str]) -> Path | None:
+    """Return the source file of a module that is the model's own, without importing it."""
+    module = sys.modules.get(name)
+    if module is not None:
+        found = getattr(module, "__file__", None)
+    elif name.rpartition(".")[0] in ("", *sys.modules):
+        try:
+            spec = importlib.util.find_spec(name)  # its parents are loaded, so nothing is imported
+        except (ImportError, ValueError, AttributeError):
+            return None
+        found = spec.origin if spec is not None else None
+    else:
+        return None
+    path = Path(str(found or ""))
+    own = path.suffix == ".py" and path.is_absolute() and is_model_file(str(path), homes)
+    return path if own else None
 
 
-def _is_model_code(module: ModuleType, homes: frozenset[str] | set[str]) -> bool:
-    top = module.__name__.partition(".")[0]
-    if module.__name__.startswith(_OWN_EXAMPLES):
-        return True
-    if top in _APART or top in sys.stdlib_module_names or not getattr(module, "__file__", None):
-        return False
-    return top in homes or not _is_installed(Path(str(module.__file__)))
+def _referred(name: str, path: Path) -> Iterator[str]:
+    module = sys.modules.get(name)
+    for origin in _values_of(module) if module is not None else ():
+        yield from _with_parents(origin)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for origin in _imported(_source(name, path), package):
+        yield from _with_parents(origin)
 
 
-def _is_installed(path: Path) -> bool:
-    return any(part in ("site-packages", "dist-packages") for part in path.parts)
+def _imported(source: bytes, package: str) -> Iterator[str]:
+    """Name what a source imports, inside functions too: a constant's value does not tell where it is from."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    parts = package.split(".") if package else []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = parts[: len(parts) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            if origin:
+                yield origin
+                yield from (f"{origin}.{alias.name}" for alias in node.names)
 
 
-def _foreign_packages(modules: Iterable[ModuleType]) -> set[str]:
-    """Return the distributions that the model's modules refer to, other than those counted elsewhere."""
+def _with_parents(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    yield from (".".join(parts[: n + 1]) for n in range(len(parts)))
+
+
+def _foreign_packages(own: Iterable[str]) -> set[str]:
+    """Return the distributions that the model's loaded modules refer to, other than those counted elsewhere."""
     from importlib.metadata import packages_distributions
 
-    own = {m.__name__.partition(".")[0] for m in modules}
-    tops = {n.partition(".")[0] for m in modules for n in _referred(m)}
-    tops -= own | _APART | set(sys.stdlib_module_names)
+    names = {n for name in own if name in sys.modules for n in _values_of(sys.modules[name])}
+    tops = {n.partition(".")[0] for n in names}
+    tops -= {n.partition(".")[0] for n in own} | _APART | set(sys.stdlib_module_names)
     by_package = packages_distributions()
     return {d for t in tops for d in by_package.get(t, ())}
+
+
+def _values_of(module: ModuleType) -> Iterator[str]:
+    """Name the modules that a module's globals are, or come from."""
+    for value in list(vars(module).values()):
+        origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(origin, str):
+            yield origin
 
 
 def _owners(files: Iterable[Path]) -> Iterator[str]:
@@ -146,11 +196,17 @@ def _public_name(name: str) -> str:
     return Path(str(sys.modules[name].__file__)).stem if name == "__main__" else name
 
 
-def _source(name: str) -> bytes | None:
-    file = Path(str(getattr(sys.modules[name], "__file__", None) or ""))
-    if file.suffix != ".py":
-        return None
+def _source(name: str, path: Path) -> bytes:
+    """Read a module's source, and refuse it when this process has imported another version of the file."""
     try:
-        return file.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise CompileError(f"the source of `{name}` cannot be read", str(error), "restore the file") from error
+    module = sys.modules.get(name)
+    if module is not None and vars(module).setdefault(IMPORTED_DIGEST, sha256(data)) != sha256(data):
+        raise CompileError(
+            f"the source of `{name}` has changed since this process imported it",
+            "the graph would be the old code's and the key the new one's",
+            "start a new process",
+        )
+    return data

@@ -20,13 +20,16 @@ from typing import Any
 
 from precast.aot.progress import Progress
 from precast.aot.target import Target
-from precast.aot.worker import PAYLOAD, PROGRAM, RESULT, JobFile
+from precast.aot.worker import PAYLOAD, PROGRAM, RESULT, JobFile, brief
 from precast.errors import CompileError
 from precast.splitter.split import Piece
 
-__all__ = ["CompileRequest", "Compiled", "compile_pieces"]
+__all__ = ["CompileRequest", "Compiled", "compile_pieces", "usable_cores"]
 
 _STAGE = "compile"
+_LOG_LINES = 40
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def compile_pieces(
     with tempfile.TemporaryDirectory(prefix="precast-compile-") as root:
         progress.start(_STAGE, len(pieces) * len(ranges))
         jobs = [_prepare(p, r, Path(root), request) for p in pieces for r in ranges]
-        results = _run_all(jobs, request.jobs or os.cpu_count() or 1, progress)
+        results = _run_all(jobs, request.jobs or usable_cores(), progress)
         progress.finish(_STAGE)
     return tuple(results)
 
@@ -109,11 +112,33 @@ def _prepare(piece: Piece, span: tuple[int, int], root: Path, request: CompileRe
     try:
         data = program_bytes(export_piece(piece.graph_module, *span))
     except Exception as error:
-        raise _failed(job, f"{type(error).__name__}: {_first_line(error)}") from error
+        raise _failed(job, brief(error)) from error
     (folder / PROGRAM).write_bytes(data)
     target = request.target
     JobFile(request.kind, target.device, target.arch, request.options, request.modules, request.paths).write(folder)
     return job
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity, and the CPU quota of its cgroups (version 2)."""
+    return max(1, int(min([len(os.sched_getaffinity(0)), *_quotas()])))
+
+
+def _quotas() -> list[float]:
+    """Return the cores that each cgroup around this process allows; a cgroup without a limit is passed over."""
+    try:
+        lines = _OWN_CGROUP.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    found = []
+    for folder in (_CGROUPS / own, *(_CGROUPS / own).parents):
+        with suppress(OSError, ValueError):  # the root has no limit, and "max" is no number
+            quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
+            found.append(int(quota) / int(period))
+        if folder == _CGROUPS:
+            break
+    return found
 
 
 class _Processes:
@@ -172,10 +197,10 @@ def _run_all(jobs: Sequence[_Job], at_a_time: int, progress: Progress) -> list[C
 def _run(job: _Job, processes: _Processes) -> Compiled:
     started = time.perf_counter()
     log = job.folder / "log.txt"
-    command = [sys.executable, "-m", "precast.aot.worker", str(job.folder)]
+    command = [sys.executable, "-m", "precast.aot.worker", str(job.folder), str(os.getpid())]
     status = processes.run(command, job.folder, log)
     if status != 0:
-        raise _failed(job, _why(job, status, log))
+        raise _died(job, status, log)
     data = (job.folder / PAYLOAD).read_bytes()
     return Compiled(job.piece.key, job.range, data, time.perf_counter() - started)
 
@@ -191,14 +216,39 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch)}
 
 
-def _why(job: _Job, status: int, log: Path) -> str:
-    result = job.folder / RESULT
-    if result.exists():
-        return str(json.loads(result.read_text(encoding="utf-8")).get("error", "no reason given"))
+def _died(job: _Job, status: int, log: Path) -> CompileError:
+    """Say why a process failed; its trace and the end of its log go along, since its folder does not stay."""
+    result = _result(job.folder / RESULT)
+    lines = _tail(log)
+    error = _failed(job, str(result["error"]) if "error" in result else _ending(status, lines))
+    if "trace" in result:
+        error.add_note(f"In the compile process:\n{str(result['trace']).rstrip()}")
+    if lines:
+        error.add_note("\n".join(["End of the compile process's log:", *lines]))
+    return error
+
+
+def _result(path: Path) -> dict[str, Any]:
+    """Read what a process reported; one that was killed has reported nothing, or half of it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        return log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_LOG_LINES:]
+    except OSError:
+        return []
+
+
+def _ending(status: int, lines: Sequence[str]) -> str:
     if status < 0:
-        return f"its compile process died with {signal.Signals(-status).name}"
-    tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-    return f"its compile process ended with status {status}" + (f": {tail[0]}" if tail else "")
+        known = {s.value: s.name for s in signal.Signals}
+        return f"its compile process died with {known.get(-status, f'signal {-status}')}"
+    return f"its compile process ended with status {status}" + (f": {lines[-1]}" if lines else "")
 
 
 def _failed(job: _Job, why: str) -> CompileError:
@@ -207,8 +257,3 @@ def _failed(job: _Job, why: str) -> CompileError:
         why,
         "nothing was published; run again with --debug for the compiler's own message",
     )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else "no message"

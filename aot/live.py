@@ -51,9 +51,9 @@ def live_side(
     for factor in entry.factors if entry is not None else ():
         if factor.group in READ_AGAIN:
             known.setdefault(factor.label, factor_now(factor, folders, os.environ))
-    factors = tuple(f for f in known.values() if f.value is not None or f.group != "code")
+    factors = tuple(known.values())  # None where a file or variable is no more
     sources = dict(_sources([f.name for f in factors if f.group == "code"], folders))
-    side = Side("live", "", factors, sources, settings.record, ignored_variables(os.environ), dict(overrides))
+    side = Side("live", "", factors, sources, settings.record, ignored_variables(os.environ))
     return side, found
 
 

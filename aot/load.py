@@ -6,8 +6,10 @@ stamps are checked before a torch loader sees a byte.
 
 import bisect
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -16,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from precast.aot.payloads import payload_kind
 from precast.aot.sources import Degradation, EntrySource, open_source
 from precast.aot.stamps import require_compatible
+from precast.aot.worker import brief
 from precast.cache.manifest import Manifest, PayloadRecord
 from precast.cache.root import resolve_root
+from precast.cache.sizes import format_size
 from precast.cache.store import Store
-from precast.errors import CorruptError, IncompatibleError, WeightError
+from precast.errors import CorruptError, IncompatibleError, PrecastError, StoreAccessError, WeightError
 from precast.splitter.plan import GraphInput, SplitPlan
 from precast.splitter.stitch import PieceCallable, Stitched, bind, stitch
 
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["CompiledModel", "LoadedPieces", "load", "load_pieces"]
+
+_NO_EXEC = "failed to map segment"  # the dynamic linker's words
+_NO_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,8 @@ def load(
     Raises:
         NoEntryError: There is no such entry.
         CorruptError: Stored bytes do not match their digests.
-        IncompatibleError: The entry was made for another stack or device.
+        IncompatibleError: The entry was made for another stack or device, or needs more memory than there is.
+        StoreAccessError: The temporary folder is full or cannot be used.
         WeightError: A parameter or buffer of the plan is missing in the module.
     """
     degraded: list[Degradation] = []
@@ -110,15 +118,16 @@ def load_pieces(source: EntrySource) -> LoadedPieces:
 
     Raises:
         CorruptError: A payload is missing, damaged, or refused by torch's loader.
-        IncompatibleError: A stamp does not fit this node.
+        IncompatibleError: A stamp does not fit this node, or it has too little memory.
+        StoreAccessError: The temporary folder is full or cannot be used.
     """
     manifest = source.manifest
     require_compatible(manifest, os.environ)
     plan = SplitPlan.from_json(manifest.plan)
     callables = {}
-    with tempfile.TemporaryDirectory(prefix="precast-load-") as folder:
+    with _scratch() as folder:
         for record in manifest.payloads:
-            callables[_piece_of(record), record.range] = _load_one(source, record, Path(folder))
+            callables[_piece_of(record), record.range] = _load_one(source, record, folder)
     return LoadedPieces(manifest, plan, callables)
 
 
@@ -133,7 +142,7 @@ def bind_module(pieces: LoadedPieces, module: "nn.Module") -> Callable[..., Any]
     stitched = stitch(pieces.plan)
     values = _state(pieces.plan, module, str(pieces.manifest.target.get("device")))
     forwards = {span: _forward(pieces, stitched, span, values) for span in pieces.ranges}
-    return _dispatcher(pieces.plan, forwards)
+    return _dispatcher(pieces.plan, forwards, str(pieces.manifest.target.get("device")))
 
 
 def _piece_of(record: PayloadRecord) -> str:
@@ -144,13 +153,58 @@ def _load_one(source: EntrySource, record: PayloadRecord, folder: Path) -> Piece
     data = source.payload(record)
     try:
         return payload_kind(record.kind).load(data, folder, record.object[:16])
+    except PrecastError:
+        raise
     except Exception as error:
-        raise CorruptError(
-            f"torch could not load payload {record.name} of entry {source.manifest.key[:12]}",
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
-            "its digest is right, so the build was faulty: run `precast precompile --force`",
-            entry=source.manifest.key,
-        ) from error
+        raise _load_error(error, source.manifest, record, folder) from error
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a private folder for what a load unpacks."""
+    try:
+        made = tempfile.TemporaryDirectory(prefix="precast-load-")
+    except OSError as error:
+        raise _no_scratch(brief(error), error.filename or os.environ.get("TMPDIR", "")) from error
+    with made as folder:
+        yield Path(folder)
+
+
+def _load_error(error: Exception, manifest: Manifest, record: PayloadRecord, folder: Path) -> PrecastError:
+    """Say whose fault it is that a payload whose digest is right does not load."""
+    what = f"torch could not load payload {record.name} of entry {manifest.key[:12]}"
+    if _out_of_memory(error):
+        total = sum(p.bytes for p in manifest.payloads)
+        return IncompatibleError(
+            f"{what}: memory ran out",
+            brief(error),
+            f"its code is {format_size(record.bytes)}, the entry's {format_size(total)}: free memory on the device",
+            entry=manifest.key,
+        )
+    if isinstance(error, OSError):
+        return _no_scratch(brief(error), str(error.filename or folder))
+    if _NO_EXEC in str(error):
+        return _no_scratch(f"it is mounted noexec: {brief(error)}", str(folder))
+    if shutil.disk_usage(folder).free < record.bytes:  # torch's loader says only that a write failed
+        return _no_scratch(f"it is full: {brief(error)}", str(folder))
+    hint = "its digest is right, so the build was faulty: run `precast precompile --force`"
+    return CorruptError(what, brief(error), hint, entry=manifest.key)
+
+
+def _no_scratch(why: str, path: str) -> StoreAccessError:
+    return StoreAccessError(
+        "a payload could not be unpacked into the temporary folder",
+        why,
+        "free space or give access there, or name another folder in TMPDIR",
+        path=path,
+    )
+
+
+def _out_of_memory(error: Exception) -> bool:
+    import torch
+
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or any(sign in str(error) for sign in _NO_MEMORY)
 
 
 def _state(plan: SplitPlan, module: "nn.Module", device: str) -> dict[str, Any]:
@@ -216,8 +270,12 @@ def _resolve_op(name: str, overload: str) -> Any:
     return found
 
 
-def _dispatcher(plan: SplitPlan, forwards: Mapping[tuple[int, int], Callable[..., Any]]) -> Callable[..., Any]:
+def _dispatcher(
+    plan: SplitPlan, forwards: Mapping[tuple[int, int], Callable[..., Any]], device: str
+) -> Callable[..., Any]:
     """Check the arguments, which compiled code does not, and choose the compile range by the token count."""
+    from torch import Tensor
+
     wanted = [next(i for i in plan.inputs if i.kind == "argument" and i.source == a) for a in plan.arguments]
     names = [i.source for i in wanted]
     dtypes = [_dtype(i.dtype) for i in wanted]
@@ -228,10 +286,14 @@ def _dispatcher(plan: SplitPlan, forwards: Mapping[tuple[int, int], Callable[...
     def dispatch(*args: Any, **kwargs: Any) -> Any:
         given = args if len(args) == len(names) and not kwargs else _in_order(names, args, kwargs)
         for name, tensor, dtype, rank in zip(names, given, dtypes, ranks, strict=True):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"`{name}` must be a tensor, not a {type(tensor).__name__}")
             if tensor.dtype is not dtype or tensor.dim() != rank:
                 raise TypeError(
                     f"`{name}` must be a {dtype} tensor of {rank} dims, not {tensor.dtype} of {tensor.dim()}"
                 )
+            if tensor.device.type != device:
+                raise TypeError(f"`{name}` must be on {device}, not on {tensor.device.type}")
         tokens = given[position].shape[dim] if dim is not None else 1
         for want, tensor in zip(wanted, given, strict=True):
             if not tensor.is_contiguous() or tensor.shape != tuple(tokens if s is None else s for s in want.shape):

@@ -1,11 +1,13 @@
-"""Compare a loaded callable with the eager model, row by row.
+"""Compare a loaded callable with the eager model: form, dtypes, and numbers row by row.
 
 The error of a row is its distance from eager relative to eager's own norm, so that one wrong row among thousands
-shows. The bounds are those of the dtype: compiled code rounds at other places than eager does.
+shows. Each tensor is held to the bound of its own dtype: compiled code rounds at other places than eager does, but an
+output in float32 has no right to the roundings of bfloat16. The buffers that the run leaves behind are compared too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 
 from precast.aot.spec import ModelSpec
 
-__all__ = ["TOLERANCE", "Comparison", "build_real", "choose_token_counts", "compare"]
+__all__ = ["FLOOR", "TOLERANCE", "Comparison", "build_real", "choose_token_counts", "compare"]
 
 TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
     {
@@ -22,6 +24,16 @@ TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
         torch.float32: 1e-4,
         torch.float16: 1e-2,
         torch.bfloat16: 6e-2,
+    }
+)
+# Root mean square of a row's differences that is right whatever eager's norm is: a row of zeros has no relative error,
+# and sums that cancel leave rounding behind. Far below the size of activations; half of a float16's smallest step.
+FLOOR: Mapping[torch.dtype, float] = MappingProxyType(
+    {
+        torch.float64: 1e-11,
+        torch.float32: 1e-9,
+        torch.float16: 3e-8,
+        torch.bfloat16: 1e-8,
     }
 )
 _PRIME, _POWER = 97, 256
@@ -33,10 +45,11 @@ class Comparison:
 
     Attributes:
         tokens: The token count.
-        error: Largest relative error of a row.
-        max_abs: Largest absolute difference.
-        limit: Bound on `error`.
+        error: Largest relative error of a row, in the tensor that comes nearest to its limit or is furthest over it.
+        max_abs: Largest absolute difference of all tensors.
+        limit: Bound on `error`, that of the tensor's dtype.
         problem: What is wrong, or empty.
+        where: The tensor, such as `result[0]` or `buffer total`.
     """
 
     tokens: int
@@ -44,11 +57,27 @@ class Comparison:
     max_abs: float
     limit: float
     problem: str = ""
+    where: str = ""
 
     @property
     def ok(self) -> bool:
         """Tell whether the numbers are right."""
         return not self.problem and self.error <= self.limit
+
+    @property
+    def ratio(self) -> float:
+        """Return how much of its limit the error takes; above 1 it is wrong."""
+        if self.limit:
+            return self.error / self.limit
+        return math.inf if self.error else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a run gave: its result, leaf by leaf, and the buffers after it."""
+
+    leaves: tuple[tuple[str, Any], ...]
+    buffers: tuple[tuple[str, Any], ...]
 
 
 def build_real(spec: ModelSpec, device: str, seed: int = 0) -> nn.Module:
@@ -73,7 +102,7 @@ def choose_token_counts(ranges: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
 def compare(
     spec: ModelSpec, module: nn.Module, run: Callable[..., Any], tokens: int, reference: Callable[..., Any]
 ) -> Comparison:
-    """Run both on the same fresh state and inputs.
+    """Run both on the same fresh state, buffers and inputs; the module's buffers are put back after each.
 
     Args:
         spec: Makes the inputs and the state.
@@ -83,50 +112,112 @@ def compare(
         reference: Called for eager's result, so that a caller can count what it does apart.
     """
     with torch.no_grad():
-        with spec.sample(module, tokens, tokens) as inputs:
-            expected = [t.clone() for t in _tensors(reference(*inputs))]
-        with spec.sample(module, tokens, tokens) as inputs:
-            found = [t.clone() for t in _tensors(run(*inputs))]
+        expected = _outcome(spec, module, reference, tokens)
+        found = _outcome(spec, module, run, tokens)
     return _judge(tokens, expected, found)
 
 
-def _judge(tokens: int, expected: list[Tensor], found: list[Tensor]) -> Comparison:
-    limit = max((TOLERANCE.get(e.dtype, 0.0) for e in expected), default=0.0)
-    shapes = [tuple(e.shape) for e in expected], [tuple(f.shape) for f in found]
-    if shapes[0] != shapes[1]:
-        return Comparison(
-            tokens, float("inf"), float("inf"), limit, f"shapes differ: eager {shapes[0]}, compiled {shapes[1]}"
-        )
-    if not all(bool(torch.isfinite(e).all()) for e in expected if e.is_floating_point()):
-        return Comparison(tokens, 0.0, 0.0, limit, "eager itself returns numbers that are not finite")
-    if any(not torch.equal(e, f) for e, f in zip(expected, found, strict=True) if not e.is_floating_point()):
-        return Comparison(tokens, float("inf"), float("inf"), limit, "integers differ")  # no tolerance holds for them
-    errors = [_row_error(e, f) for e, f in zip(expected, found, strict=True)]
-    gaps = [
-        float((e.double() - f.double()).abs().max()) if e.numel() else 0.0 for e, f in zip(expected, found, strict=True)
-    ]
-    problem = "compiled code returns numbers that are not finite" if any(x != x for x in errors) else ""
-    return Comparison(tokens, max(errors, default=0.0), max(gaps, default=0.0), limit, problem)
+def _outcome(spec: ModelSpec, module: nn.Module, run: Callable[..., Any], tokens: int) -> _Outcome:
+    before = [(owner, name, buffer, buffer.clone()) for owner, _, name, buffer in _buffers(module)]
+    try:
+        with spec.sample(module, tokens, tokens) as inputs:
+            leaves = tuple(_leaves(run(*inputs), "result"))
+            after = tuple((f"buffer {path}", buffer.clone()) for _, path, _, buffer in _buffers(module))
+    finally:
+        for owner, name, buffer, value in before:
+            buffer.copy_(value)  # in place: the loaded callable holds this very tensor
+            setattr(owner, name, buffer)
+    return _Outcome(leaves, after)
 
 
-def _row_error(expected: Tensor, found: Tensor) -> float:
-    if not expected.numel():
-        return 0.0
-    rows = expected.double().reshape(expected.shape[0] if expected.dim() > 1 else 1, -1)
-    gap = (found.double().reshape(rows.shape) - rows).norm(dim=1)
-    norm = rows.norm(dim=1)
-    return float((gap / norm.clamp_min(torch.finfo(torch.float32).tiny)).max())
+def _buffers(module: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
+    for prefix, owner in module.named_modules():
+        for name, buffer in owner.named_buffers(recurse=False):
+            yield owner, f"{prefix}.{name}" if prefix else name, name, buffer
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the form of a result and its leaves: a copy of each tensor, the type and keys of each container."""
     if isinstance(value, Tensor):
-        yield value
+        yield path, value.clone()
     elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+        yield path, f"{type(value).__name__} of {len(value)}"
+        for at, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{at}]")
     elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
+        yield path, f"{type(value).__name__} of {list(value)}"
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}[{key!r}]")
+    else:
+        yield path, f"{type(value).__name__} {value!r}"
+
+
+def _judge(tokens: int, expected: _Outcome, found: _Outcome) -> Comparison:
+    problem = _misfit(expected.leaves, found.leaves) or _misfit(expected.buffers, found.buffers)
+    if problem:
+        return Comparison(tokens, math.inf, math.inf, 0.0, *problem)
+    if any(not bool(torch.isfinite(_exact(e)).all()) for _, e in expected.leaves if isinstance(e, Tensor)):
+        return Comparison(tokens, 0.0, 0.0, 0.0, "eager itself returns numbers that are not finite")
+    pairs = zip((*expected.leaves, *expected.buffers), (*found.leaves, *found.buffers), strict=True)
+    judged = [_judge_tensor(tokens, path, e, f) for (path, e), (_, f) in pairs if isinstance(e, Tensor)]
+    if not judged:
+        return Comparison(tokens, 0.0, 0.0, 0.0)
+    worst = max(judged, key=lambda j: (bool(j.problem), j.ratio))
+    return replace(worst, max_abs=max(j.max_abs for j in judged))
+
+
+def _misfit(expected: Sequence[tuple[str, Any]], found: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:
+    """Return the first difference that is none of numbers, and where it is."""
+    for (path, e), (_, f) in zip(expected, found, strict=False):
+        shown = [_form(e), _form(f)]
+        if shown[0] != shown[1]:
+            return f"{_noun(e, f)} differ at {path}: eager {shown[0]}, compiled {shown[1]}", path
+    if [p for p, _ in expected] != [p for p, _ in found]:
+        return f"forms differ: eager has {len(expected)} parts, compiled {len(found)}", ""
+    return None
+
+
+def _form(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return str(value)
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device.type}"
+
+
+def _noun(expected: Any, found: Any) -> str:
+    if not (isinstance(expected, Tensor) and isinstance(found, Tensor)):
+        return "results"
+    return "dtypes" if expected.dtype != found.dtype else "shapes"
+
+
+def _judge_tensor(tokens: int, path: str, expected: Tensor, found: Tensor) -> Comparison:
+    dtype = expected.real.dtype if expected.is_complex() else expected.dtype
+    limit = TOLERANCE.get(dtype, 0.0)
+    e, f = _exact(expected), _exact(found)
+    if torch.equal(e, f) or not e.numel():
+        return Comparison(tokens, 0.0, 0.0, limit, where=path)
+    if not limit:  # no tolerance holds for integers
+        what = "numbers without a tolerance" if expected.is_floating_point() else "integers"
+        return Comparison(tokens, math.inf, math.inf, limit, f"{what} differ", path)
+    same = (e == f) | (e.isnan() & f.isnan())
+    e, f = (t.masked_fill(same & ~torch.isfinite(e), 0.0) for t in (e, f))  # a buffer may hold a mask of infinities
+    error, gap = _row_error(e, f, FLOOR[dtype] / limit), float((e - f).abs().max())
+    problem = "compiled code returns numbers that are not finite" if not math.isfinite(error) else ""
+    return Comparison(tokens, error, gap, limit, problem, path)
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """Return floats in double precision, complex numbers as pairs, and integers as they are."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor).double()
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _row_error(expected: Tensor, found: Tensor, smallest: float) -> float:
+    """Return the largest error of a row; a norm counts as at least that of numbers as large as `smallest`."""
+    rows = expected.reshape(expected.shape[0] if expected.dim() > 1 else 1, -1)
+    gap = (found.reshape(rows.shape) - rows).norm(dim=1)
+    norm = rows.norm(dim=1).clamp_min(smallest * math.sqrt(rows.shape[1]))
+    return float((gap / norm).max())
 
 
 def _is_prime(n: int) -> bool:

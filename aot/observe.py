@@ -1,12 +1,14 @@
-"""Observe what a model's own code reads while it is built and traced: environment variables and data files.
+"""Observe what a model's own code reads while it is imported and built: environment variables and data files.
 
-Whatever it reads may decide what it computes, whether or not precast knows the variable or the file, so each becomes
-a factor. Only reads by the model's code count: torch, the standard library and other installed packages read a great
-deal that has nothing to do with the model. Modules that had been imported before cannot be observed; their sources
-are searched for reads of the environment instead.
+Whatever it reads may decide what it computes, whether or not precast knows the variable or the file, so each becomes a
+factor, with the value that was read first. What torch and the standard library read for themselves does not count; what
+another installed package reads on the model's behalf does, unless the register says that the variable changes no code.
+While a model is traced nothing is observed: Dynamo would trace the observer. Variables that traced functions name are
+taken from their code instead, and so are those of modules that had been imported before.
 """
 
 import ast
+import hashlib
 import os
 import sys
 import sysconfig
@@ -18,29 +20,35 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
+from precast.cache.environment import rule_for_variable
+
 __all__ = ["Observation", "is_model_file", "observe", "variables_named_in"]
 
 _STDLIB = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _OWN = str(Path(__file__).parent.parent) + os.sep
 _EXAMPLES = _OWN + "examples" + os.sep
+_INSTALLED = ("site-packages", "dist-packages")
+# These read for themselves, whoever calls them; they are factors of their own.
+_APART = frozenset({"torch", "triton", "numpy", "_pytest", "pluggy"})
 # Weights are bound at load and are no part of an artifact; sources count as code.
 _NO_DATA = (
     ".bin", ".ckpt", ".gguf", ".pt", ".pth", ".py", ".pyc", ".safetensors", ".safetensors.index.json", ".so",
 )  # fmt: skip
+_SYSTEM = ("/proc/", "/sys/", "/dev/")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What was read.
 
     Attributes:
-        variables: Names of environment variables, set or not.
-        files: Regular files that were opened for reading.
+        variables: Value of each environment variable at its first read; None where it was not set.
+        files: Digest of each data file when it was first opened; None where there was no such file.
         imported_before: Names of modules that were there before; nothing of their import was seen.
     """
 
-    variables: set[str] = field(default_factory=set)
-    files: set[Path] = field(default_factory=set)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    files: dict[Path, str | None] = field(default_factory=dict)
     imported_before: frozenset[str] = frozenset()
 
 
@@ -48,30 +56,73 @@ class Observation:
 def observe(homes: Iterable[str] = ()) -> Iterator[Observation]:
     """Record reads by model code while the block runs.
 
+    A copy of the whole environment names no variable and is not recorded.
+
     Args:
         homes: Top-level packages that are the model's own although they are installed.
     """
     seen = Observation(imported_before=frozenset(sys.modules))
-    own = frozenset(homes)
-    active = True
-
-    def audit(event: str, args: tuple[Any, ...]) -> None:
-        if active and event == "open" and _is_data(args) and _reader(sys._getframe(1), own, through_installed=True):
-            seen.files.add(Path(os.fsdecode(args[0])).resolve())
-
-    real = os._Environ.__getitem__
-
-    def getitem(self: Any, key: Any) -> Any:
-        if isinstance(key, str) and _reader(sys._getframe(1), own, through_installed=False):
-            seen.variables.add(key)
-        return real(self, key)
-
-    sys.addaudithook(audit)  # cannot be removed; it does nothing once the block has ended
+    watcher = _Watcher(seen, frozenset(homes))
+    sys.addaudithook(watcher.audit)  # cannot be removed; it does nothing once the block has ended
     try:
-        with mock.patch.object(os._Environ, "__getitem__", getitem):
+        with watcher.environment():
             yield seen
     finally:
-        active = False
+        watcher.active = False
+
+
+class _Watcher:
+    def __init__(self, seen: Observation, homes: frozenset[str]) -> None:
+        self.active = True
+        self._seen = seen
+        self._homes = homes
+        self._copying: list[str] = []
+
+    def audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.active or event != "open" or not _is_data(args):
+            return
+        if _reader(sys._getframe(1), self._homes) is None:
+            return
+        path = Path(os.fsdecode(args[0])).absolute()
+        self.active = False  # hashing opens the file
+        try:
+            if path not in self._seen.files:
+                self._seen.files[path] = _digest(path)
+        finally:
+            self.active = True
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """Wrap the environment's reads."""
+        getitem, iterate = os._Environ.__getitem__, os._Environ.__iter__
+
+        def read(environ: Any, key: Any) -> Any:
+            try:
+                value = getitem(environ, key)
+            except KeyError:
+                self._note(key, None)
+                raise
+            self._note(key, value)
+            return value
+
+        def names(environ: Any) -> Iterator[Any]:
+            self._copying = [environ.decodekey(k) for k in environ._data]
+            return iterate(environ)
+
+        with (
+            mock.patch.object(os._Environ, "__getitem__", read),
+            mock.patch.object(os._Environ, "__iter__", names),
+        ):
+            yield
+
+    def _note(self, key: Any, value: str | None) -> None:
+        if self._copying and key == self._copying[0]:
+            self._copying.pop(0)
+            return
+        reader = _reader(sys._getframe(2), self._homes) if isinstance(key, str) else None
+        if reader is None or (reader == "installed" and _changes_nothing(key)):
+            return
+        self._seen.variables.setdefault(key, value)
 
 
 def is_model_file(filename: str, homes: frozenset[str] = frozenset()) -> bool:
@@ -85,17 +136,14 @@ def is_model_file(filename: str, homes: frozenset[str] = frozenset()) -> bool:
         return False
     if filename.startswith(_OWN):
         return filename.startswith(_EXAMPLES)
-    parts = Path(filename).parts
-    for folder in ("site-packages", "dist-packages"):
-        if folder in parts:
-            top = parts[parts.index(folder) + 1].removesuffix(".py")
-            return top in homes
+    top = _installed_package(filename)
+    if top is not None:
+        return top in homes
     return not filename.startswith(_STDLIB)
 
 
 def variables_named_in(sources: Mapping[str, str]) -> set[str]:
-    """Return the variables that sources read by a literal name: `os.environ["X"]`, `os.environ.get("X")`,
-    `os.getenv("X")`.
+    """Return the variables that sources read by a literal name, such as `os.environ.get("X")` or `os.getenv("X")`.
 
     Args:
         sources: Source text by module name; what does not parse is passed over, since it cannot have been imported.
@@ -136,23 +184,43 @@ def _is_data(args: tuple[Any, ...]) -> bool:
     if not isinstance(path, (str, bytes)) or (isinstance(mode, str) and not mode.startswith("r")):
         return False
     name = os.fsdecode(path)
-    return not name.endswith(_NO_DATA) and not name.startswith(("/proc/", "/sys/", "/dev/")) and os.path.isfile(name)  # noqa: PTH113
+    return not name.endswith(_NO_DATA) and not name.startswith(_SYSTEM) and not os.path.isdir(name)  # noqa: PTH112
 
 
-def _reader(frame: FrameType | None, homes: frozenset[str], *, through_installed: bool) -> bool:
-    """Tell whether the code that reads is the model's, looking through the standard library that it calls.
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return None
 
-    An import that it starts is another module's reading, so the search ends at the import system.
+
+def _changes_nothing(name: str) -> bool:
+    rule = rule_for_variable(name)
+    return rule is not None and not rule[1]
+
+
+def _installed_package(filename: str) -> str | None:
+    parts = Path(filename).parts
+    folder = next((f for f in _INSTALLED if f in parts), None)
+    return None if folder is None else parts[parts.index(folder) + 1].removesuffix(".py")
+
+
+def _reader(frame: FrameType | None, homes: frozenset[str]) -> str | None:
+    """Tell who reads: `model`, `installed` for a package that the model calls, or None for anybody else.
+
+    An import that the model starts is another module's reading, so the search ends at the import system.
     """
+    installed = False
     while frame is not None:
         filename = frame.f_code.co_filename
-        if filename.startswith("<frozen importlib"):
-            return False
         if is_model_file(filename, homes):
-            return True
-        library = filename.startswith(("<frozen", *_STDLIB)) and "site-packages" not in filename
-        installed = "site-packages" in filename and not filename.startswith(_OWN)
-        if filename != __file__ and not library and not (through_installed and installed):
-            return False
+            return "installed" if installed else "model"
+        top = _installed_package(filename)
+        if filename.startswith(("<frozen importlib", _OWN)) and filename != __file__:
+            return None
+        if top in _APART or (top is None and not filename.startswith(("<", *_STDLIB)) and filename != __file__):
+            return None
+        installed = installed or top is not None
         frame = frame.f_back
-    return False
+    return None

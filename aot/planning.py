@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from precast.aot.assumptions import check_assumptions, sample_counts
+from precast.aot.assumptions import check_assumptions
 from precast.aot.code import model_code
 from precast.aot.observe import Observation, observe, variables_named_in
 from precast.aot.progress import Progress
@@ -21,7 +21,6 @@ from precast.cache.canonical import digest
 from precast.cache.environment import rule_for_variable, variable_factor
 from precast.cache.factors import Factor, entry_key
 from precast.cache.masking import sealed_value
-from precast.cache.sources import hash_source
 from precast.splitter.split import Split, split
 
 __all__ = ["CompilePlan", "Reference", "plan_compile"]
@@ -73,17 +72,18 @@ def plan_compile(
     device, settings = given.target.device, given.settings
     with observe([reference.module.partition(".")[0]]) as seen:
         spec = reference.spec(overrides)
-        traced = trace(spec, build_for_tracing(spec, device), device)
-    check_assumptions(traced.graph_module.graph, sample_counts(settings.ranges()))
+        module = build_for_tracing(spec, device)
+    traced = trace(spec, module, device)
+    check_assumptions(traced.graph_module.graph, settings.ranges())
     ops = spec.splitting_ops if settings.splitting_ops is None else settings.splitting_ops
     made = split(traced.graph_module, traced.inputs, traced.arguments, traced.result, ops)
     roots = _roots(spec, reference)
-    code = model_code(roots, traced.traced_files)
+    code = model_code(roots, traced.traced_files, seen.imported_before)
     factors = (
         *given.request.factors,
         *_spec_factors(spec, reference),
         *code.factors,
-        *_observed(seen, code.sources, search_path),
+        *_observed(seen, traced, code.sources, search_path),
         *_graph_factors(made, traced),
     )
     progress.finish("trace")
@@ -110,13 +110,17 @@ def _graph_factors(made: Split, traced: TracedGraph) -> tuple[Factor, ...]:
     return (Factor("graph", "graph", digest(made.plan.to_json())), *constants)
 
 
-def _observed(seen: Observation, sources: Mapping[str, str], search_path: Iterable[str]) -> tuple[Factor, ...]:
+def _observed(
+    seen: Observation, traced: TracedGraph, sources: Mapping[str, str], search_path: Iterable[str]
+) -> tuple[Factor, ...]:
     """Turn what the model's code read into factors; a variable of the register is one already."""
     unseen = {name: text for name, text in sources.items() if name in seen.imported_before}
-    names = seen.variables | variables_named_in(unseen)
-    variables = [variable_factor(name, os.environ) for name in sorted(names) if not _counted(name)]
+    by_name = variables_named_in(unseen) | (variables_named_in(sources) & traced.environment_strings)
+    values = {name: os.environ.get(name) for name in by_name} | seen.variables
+    set_ones = {name: value for name, value in values.items() if value is not None}
+    variables = [variable_factor(name, set_ones) for name in sorted(values) if not _counted(name)]
     folders = [Path(p or ".").resolve() for p in search_path]
-    files = [Factor("code", f"data:{_data_name(f, folders)}", hash_source(f)) for f in sorted(seen.files)]
+    files = [Factor("code", f"data:{_data_name(f, folders)}", digest) for f, digest in sorted(seen.files.items())]
     return (*variables, *files)
 
 
@@ -128,9 +132,10 @@ def _counted(name: str) -> bool:
 
 def _data_name(file: Path, folders: Iterable[Path]) -> str:
     """Name a data file below a folder of the search path, or else by its last name: such a one is never found again."""
+    place = file.resolve()
     for folder in folders:
-        if file.is_relative_to(folder):
-            return file.relative_to(folder).as_posix()
+        if place.is_relative_to(folder):
+            return place.relative_to(folder).as_posix()
     return file.name
 
 

@@ -66,7 +66,7 @@ def precompile(
     reference = SpecReference(model) if isinstance(model, ModelSpec) else parse_reference(model)
     store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)
     with closing(store):
-        job = _Precompile(reference, dict(overrides or {}), settings, store, progress or Silent())
+        job = _Precompile(reference, dict(overrides or {}), settings, store, progress or Silent(), started)
         return replace(job.run(force=force, dry_run=dry_run), seconds=time.perf_counter() - started)
 
 
@@ -87,7 +87,9 @@ class _Precompile:
         settings: Settings,
         store: Store,
         progress: Progress,
+        started: float,
     ) -> None:
+        self.started = started
         self.reference = reference
         self.overrides = overrides
         self.settings = settings
@@ -138,7 +140,6 @@ class _Precompile:
         from precast.aot.compile import CompileRequest, compile_pieces
         from precast.aot.publish import publish
 
-        started = time.perf_counter()
         request = CompileRequest(
             kind=self.settings.payload,
             target=self.input.target,
@@ -148,7 +149,7 @@ class _Precompile:
             jobs=self.settings.jobs,
         )
         compiled = compile_pieces(plan.split.pieces, self.settings.ranges(), request, self.progress)
-        draft = self._draft(plan, time.perf_counter() - started)
+        draft = self._draft(plan, time.perf_counter() - self.started)
         return publish(self.store, draft, compiled, plan.split.plan, plan.sources)
 
     def _draft(self, plan: "CompilePlan", seconds: float) -> Manifest:
@@ -173,10 +174,11 @@ class _Precompile:
         )
 
     def _remember(self, key: str) -> None:
+        """Note how the model was named, for `verify KEY`; a model that was given a secret cannot be built again so."""
         if self.reference.quick:
-            overrides = {k: sealed_value(k, v) for k, v in self.overrides.items()}
-            hint = {**self.reference.hint, "overrides": overrides}
-            remember(self.store, self.input.request.digest, key, hint)
+            sealed = {k: sealed_value(k, v) for k, v in self.overrides.items()}
+            named = self.reference.hint if sealed == self.overrides else {"reference": "", "folder": ""}
+            remember(self.store, self.input.request.digest, key, {**named, "overrides": sealed})
 
     def _up_to_date(self, manifest: Manifest, dry_run: bool) -> PrecompileResult:
         if not dry_run:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from precast.aot.compile import Compiled
 from precast.cache.canonical import canonical_json
 from precast.cache.manifest import Manifest, PayloadRecord, SourcesRecord
+from precast.cache.masking import mask_source
 from precast.cache.mega import write_mega
 from precast.cache.store import Store
 from precast.splitter.plan import SplitPlan
@@ -23,7 +24,7 @@ def publish(
         draft: The manifest without payloads.
         compiled: The payloads.
         plan: The split plan, for how often a piece is used.
-        sources: Text of the model's own modules, by name.
+        sources: Text of the model's own modules, by name; what is assigned to names of secrets is masked.
 
     Returns:
         The manifest as the store has it.
@@ -48,7 +49,7 @@ def publish(
                 used_by=plan.uses(made.key),
             )
         )
-    text = canonical_json(dict(sources))
+    text = canonical_json({name: "\n".join(mask_source(source)) for name, source in sources.items()})
     stored = store.put_object(text)
     raw[stored.sha256] = text
     record = SourcesRecord(stored.sha256, stored.bytes, stored.stored_bytes)

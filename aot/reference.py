@@ -24,12 +24,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from precast.aot.code import IMPORTED_DIGEST
 from precast.aot.spec import Json, ModelSpec
 from precast.cache.factors import Factor
 from precast.cache.masking import sealed_value
+from precast.cache.sources import hash_source
 from precast.errors import ConfigKeyError, FactoryError, PrecastError, UnknownModelError
 
-__all__ = ["NO_CONFIG_FACTOR", "ModelReference", "SpecReference", "parse_overrides", "parse_reference"]
+__all__ = ["NO_CONFIG_FACTOR", "ModelReference", "SpecReference", "parse_reference", "reference_of_hint"]
 
 _FORMS = "forms: file.py:factory, package.module:factory, a folder with config.json, hf:org/name[@revision]"
 _FAMILIES = "precast.families"
@@ -204,26 +206,25 @@ def parse_reference(text: str) -> ModelReference:
     raise UnknownModelError(f"MODEL `{text}` names nothing", "there is no such folder, file or module", hint)
 
 
-def parse_overrides(pairs: Mapping[str, str]) -> dict[str, Json]:
-    """Read `--set` values: JSON where they are, else text."""
-    return {key: _json_or_text(value) for key, value in pairs.items()}
+def reference_of_hint(hint: Mapping[str, Json], fallback: str = "") -> str:
+    """Return MODEL as it would be written on this machine now, from how it was named when it was compiled here.
+
+    Args:
+        hint: What `ModelReference.hint` gave, as the request's record holds it; empty where nothing is remembered.
+        fallback: The model's reference where the hint names none.
+
+    Returns:
+        The text for `parse_reference`; empty where nothing names the model.
+    """
+    name, folder = str(hint.get("reference") or fallback), str(hint.get("folder") or "")
+    if not (name and folder):
+        return name
+    return str(Path(folder) / name) if ".py:" in name else folder
 
 
 def _config_factor(name: str, value: Json) -> Factor:
     """Make a factor of a config value; of a secret, a factor of its digest."""
     return Factor("config", name, sealed_value(name, value))
-
-
-def _json_or_text(value: str) -> Json:
-    try:
-        parsed: Json = json.loads(value, parse_constant=_refuse_constant)
-    except ValueError:
-        return value
-    return parsed
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON")  # and no key could hold it
 
 
 def _file(path: Path, factory: str) -> ModelReference:
@@ -322,6 +323,7 @@ def _import_file(folder: Path | None, stem: str) -> Any:
     except Exception as error:
         del sys.modules[stem]
         raise _raised(path.name, error) from error
+    vars(module)[IMPORTED_DIGEST] = hash_source(path)
     return module
 
 

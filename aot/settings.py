@@ -19,6 +19,7 @@ from precast.errors import ConfigKeyError, ConfigValueError
 
 __all__ = ["EXCLUDED", "KEY_FIELDS", "SETTING_NAMES", "Settings", "resolve_settings", "settle_settings"]
 
+OPEN = ""  # left for the level to fill
 _PAYLOADS = ("auto", "aoti", "inductor")
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
@@ -49,8 +50,8 @@ class Settings:
 
     Attributes:
         optimization_level: 0 to 3; fills what is left open.
-        compile: Whether pieces are compiled at all; False only at level 0.
-        cudagraph_mode: Which CUDA graphs a serving process captures.
+        compile: Whether pieces are compiled at all; open for the level to fill, which says no only at level 0.
+        cudagraph_mode: Which CUDA graphs a serving process captures; open for the level to fill.
         payload: `aoti` or `inductor`; `auto` takes the target's default.
         target: `cpu`, `cuda`, an architecture such as `x86-64-v3` or `sm_90`, or `auto` for this machine.
         max_num_batched_tokens: Largest token count of a step.
@@ -63,8 +64,8 @@ class Settings:
     """
 
     optimization_level: int = DEFAULT_LEVEL
-    compile: bool = True
-    cudagraph_mode: str = "FULL_AND_PIECEWISE"
+    compile: bool | None = None
+    cudagraph_mode: str = OPEN
     payload: str = "auto"
     target: str = "auto"
     max_num_batched_tokens: int = 8192
@@ -130,20 +131,24 @@ def resolve_settings(
     for name, value in LEVELS[level].items():
         found.setdefault(name, (value, "level"))
     values = {n: found[n][0] if n in found else _default(n) for n in SETTING_NAMES}
+    _check_bounds(values)
     if values["target"] == "auto":
         values["target"] = (detect_target or _detect)()
     return _lowered(values, {n: found[n][1] if n in found else "default" for n in SETTING_NAMES})
 
 
 def settle_settings(settings: Settings | None, environ: Mapping[str, str]) -> Settings:
-    """Return settings that are resolved: as given when they are, else a caller's own fields merged like flags."""
+    """Return settings that are resolved.
+
+    A caller's own settings are complete: the environment does not change them, and the level fills only what was left
+    open. With none given, the environment decides.
+    """
     if settings is None:
         return resolve_settings({}, environ)
     if settings.record:
         return settings
-    default = Settings()
-    given = {n: getattr(settings, n) for n in SETTING_NAMES if getattr(settings, n) != getattr(default, n)}
-    return resolve_settings(given, environ)
+    given = {n: v for n in SETTING_NAMES if (v := getattr(settings, n)) not in (OPEN, None)}
+    return resolve_settings(given, {})
 
 
 def _lowered(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
@@ -160,6 +165,19 @@ def _lowered(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
         for n in SETTING_NAMES
     )  # fmt: skip
     return Settings(**values, record=record)
+
+
+def _check_bounds(values: Mapping[str, Any]) -> None:
+    """Refuse ranges and sizes that no step can reach."""
+    largest = values["max_num_batched_tokens"]
+    for name in ("compile_range_endpoints", "compile_sizes"):
+        beyond = [n for n in values[name] if n > largest]
+        if beyond:
+            raise ConfigValueError(
+                f"`{name}` holds {beyond[0]}",
+                f"a step has at most {largest} tokens (`max_num_batched_tokens`)",
+                f"leave out {beyond[0]}, or raise max_num_batched_tokens",
+            )
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,12 +9,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from precast.cache.canonical import Json
+from precast.cache.canonical import Json, canonical_json
+from precast.errors import ConfigValueError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["Json", "ModelSpec", "TensorInput"]
+
+_A_NAME = "the name of a parameter of forward"
+_PLAIN = "give numbers, texts, lists and dicts of them; a dtype by its name"
+# torch's own names, written out so that a spec can be made without importing torch.
+_DTYPES = (
+    "bfloat16", "bool", "complex64", "complex128", "float16", "float32", "float64", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "int8", "int16", "int32", "int64", "uint8",
+    "uint16", "uint32", "uint64",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,18 @@ class TensorInput:
     name: str
     shape: tuple[int | str, ...]
     dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        """Refuse values that would fail later, far from the model's code.
+
+        Raises:
+            ConfigValueError: A field has a wrong type or value; the error names it.
+        """
+        _require(_is_text(self.name) and self.name.isidentifier(), "TensorInput.name", self.name, _A_NAME)
+        field_of = f"TensorInput({self.name!r})"
+        sizes = _is_sequence(self.shape) and all(map(_is_size, self.shape))
+        _require(sizes, f"{field_of}.shape", self.shape, "a tuple of sizes from 0 up and names of dynamic dims")
+        _require(self.dtype in _DTYPES, f"{field_of}.dtype", self.dtype, f"one of {', '.join(_DTYPES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +79,54 @@ class ModelSpec:
     sample: "Callable[[nn.Module, int, int], AbstractContextManager[tuple[Tensor, ...]]]"
     config: Mapping[str, Json] = field(default_factory=dict)
     load_weights: "Callable[[nn.Module], None] | None" = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that would fail later, far from the model's code.
+
+        Raises:
+            ConfigValueError: A field has a wrong type or value; the error names it.
+        """
+        _require(_is_text(self.name) and bool(self.name), "ModelSpec.name", self.name, "a text")
+        _require(_all_of(self.inputs, TensorInput), "ModelSpec.inputs", self.inputs, "a tuple of TensorInput")
+        _require(_all_of(self.splitting_ops, str), "ModelSpec.splitting_ops", self.splitting_ops, "a tuple of op names")
+        for part in ("build", "sample"):
+            _require(callable(getattr(self, part)), f"ModelSpec.{part}", getattr(self, part), "something to call")
+        _require(isinstance(self.config, Mapping), "ModelSpec.config", self.config, "a mapping")
+        for key, value in self.config.items():
+            _require(isinstance(key, str), "ModelSpec.config", key, "a mapping with texts as keys")
+            _require_json(f"ModelSpec.config[{key!r}]", value)
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ConfigValueError(f"`{name}` cannot be {value!r}", "the model's spec is wrong", f"give {wanted}")
+
+
+def _require_json(name: str, value: object) -> None:
+    """Refuse what cannot be part of a key, and name the innermost value that it is about."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _require_json(f"{name}[{key!r}]", item)
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            _require_json(f"{name}[{at}]", item)
+    try:
+        canonical_json(value)
+    except ValueError as error:
+        raise ConfigValueError(f"`{name}` cannot be {value!r}", str(error), _PLAIN) from error
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, (tuple, list))
+
+
+def _is_size(size: object) -> bool:
+    return (type(size) is int and size >= 0) or (isinstance(size, str) and size.isidentifier())
+
+
+def _all_of(values: object, kind: type) -> bool:
+    return isinstance(values, (tuple, list)) and all(isinstance(v, kind) for v in values)

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from precast.aot.live import live_side
-from precast.aot.reference import parse_reference
+from precast.aot.reference import parse_reference, reference_of_hint
 from precast.aot.settings import Settings, settle_settings
 from precast.aot.sources import open_source
 from precast.aot.spec import Json, ModelSpec
@@ -86,17 +85,9 @@ def _looks_like_key(text: str) -> bool:
 def _model_of(manifest: Manifest, store: Store) -> Callable[[], ModelSpec] | None:
     """Return how to build the model of an entry: as it was named when it was compiled here, if it is still there."""
     hint = remembered_hint(store, manifest.key)
-    name = str(hint.get("reference") or manifest.model.reference)
-    folder = str(hint.get("folder") or "")
     overrides = hint.get("overrides")
     try:
-        reference = parse_reference(_located(name, folder))
+        reference = parse_reference(reference_of_hint(hint, manifest.model.reference))
     except PrecastError:
         return None
     return lambda: reference.spec(overrides if isinstance(overrides, dict) else {})
-
-
-def _located(name: str, folder: str) -> str:
-    if not folder:
-        return name
-    return str(Path(folder) / name) if ".py:" in name else folder

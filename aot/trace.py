@@ -48,6 +48,7 @@ class TracedGraph:
         arguments: Names of forward's parameters, in order.
         result: Template of forward's result.
         traced_files: Source file of each function that was traced, torch's own included.
+        environment_strings: Strings among which are the variables that traced functions read.
         constants: Form of each buffer and plain tensor of the module that the graph uses, by dotted path.
     """
 
@@ -56,6 +57,7 @@ class TracedGraph:
     arguments: tuple[str, ...]
     result: Template
     traced_files: frozenset[Path]
+    environment_strings: frozenset[str]
     constants: Mapping[str, Json]
 
 
@@ -105,8 +107,15 @@ def trace(spec: ModelSpec, module: nn.Module, device: str) -> TracedGraph:
     _check_dynamic(captured.graph_module, inputs, spec)
     result = _result(captured, inputs, spec, module, args)
     files = frozenset(Path(f) for f in captured.traced_files if not f.startswith("<"))
-    arguments = tuple(i.name for i in spec.inputs)
-    return TracedGraph(captured.graph_module, inputs, arguments, result, files, _constants(inputs, module))
+    return TracedGraph(
+        graph_module=captured.graph_module,
+        inputs=inputs,
+        arguments=tuple(i.name for i in spec.inputs),
+        result=result,
+        traced_files=files,
+        environment_strings=captured.environment_strings,
+        constants=_constants(inputs, module),
+    )
 
 
 def _example(given: TensorInput, device: str) -> Tensor:
@@ -200,17 +209,16 @@ def _rename_clashes(graph: fx.Graph, inputs: Mapping[str, GraphInput]) -> None:
 
 
 def _constants(inputs: Mapping[str, GraphInput], module: nn.Module) -> dict[str, Json]:
-    """Digest the tensors of the module that are no parameters.
+    """Digest the tensors of the module that are no parameters, bit by bit.
 
-    Floating-point ones are rounded first: two processors may compute the same table with another last bit.
+    They are bound again at load, so a loaded artifact is right whatever they hold; but what a trace saw is the key's.
     """
     found: dict[str, Json] = {}
     for given in inputs.values():
         tensor = _attribute(module, given.source) if given.kind == "state" else None
         if isinstance(tensor, Tensor) and not isinstance(tensor, (nn.Parameter, FakeTensor)):
-            value = tensor.detach().cpu()
-            rounded = value.to(torch.bfloat16).view(torch.int16) if value.is_floating_point() else value
-            found[given.source] = {"dtype": given.dtype, "shape": list(given.shape), "digest": _digest(rounded)}
+            digest = _digest(tensor.detach().cpu())
+            found[given.source] = {"dtype": given.dtype, "shape": list(given.shape), "digest": digest}
     return found
 
 

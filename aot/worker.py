@@ -1,12 +1,16 @@
-"""One compile process: reads a job folder, writes the payload beside it. Run as `python -m precast.aot.worker FOLDER`.
+"""One compile process: reads a job folder, writes the payload beside it.
+
+Run as `python -m precast.aot.worker FOLDER PARENT`; it ends when the process PARENT does.
 
 A process compiles one piece and ends. Inductor numbers what it compiles in a process, so this makes a payload
 independent of what was compiled before it, and a crash of the compiler costs one piece and has a name.
 """
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -15,12 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["JOB", "PAYLOAD", "PROGRAM", "RESULT", "JobFile", "main"]
+__all__ = ["JOB", "PAYLOAD", "PROGRAM", "RESULT", "JobFile", "brief", "die_with_parent", "main"]
 
 JOB = "job.json"
 PROGRAM = "program.pt2"
 PAYLOAD = "payload.bin"
 RESULT = "result.json"
+
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +65,30 @@ def main(argv: list[str]) -> int:
     try:
         payload = _compile(folder, JobFile(**json.loads((folder / JOB).read_text(encoding="utf-8"))))
     except Exception as error:  # noqa: BLE001 - the parent turns any failure into one error with the piece's name
-        _report(folder, {"error": _cause(error), "kind": type(error).__name__, "trace": traceback.format_exc()})
+        _report(folder, {"error": brief(error), "kind": type(error).__name__, "trace": traceback.format_exc()})
         return 1
     (folder / PAYLOAD).write_bytes(payload)
     _report(folder, {"seconds": time.perf_counter() - started})
     return 0
+
+
+def brief(error: BaseException) -> str:
+    """Return an error's type and the first line of its message, for people."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the one that started it ends, however it ends (Linux, `prctl`).
+
+    Args:
+        parent: Process id of the parent; it may have ended before this was asked for.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _compile(folder: Path, job: JobFile) -> bytes:
@@ -83,14 +108,12 @@ def _compile(folder: Path, job: JobFile) -> bytes:
     return payload_kind(job.kind).build(BuildJob(program, target, job.options, folder))
 
 
-def _cause(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def _report(folder: Path, result: Mapping[str, Any]) -> None:
-    (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
+    unfinished = folder / f"{RESULT}.part"
+    unfinished.write_text(json.dumps(result), encoding="utf-8")
+    unfinished.replace(folder / RESULT)
 
 
 if __name__ == "__main__":
+    die_with_parent(int(sys.argv[2]))
     sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """The cache: key factors, manifests, the store, lookups and pruning.
 
-This room never imports torch. Names are imported on first use, so that commands that only look at the store start
+This package never imports torch. Names are imported on first use, so that commands that only look at the store start
 fast. The functions `lookup` and `explain` are only in their modules, which have the same names.
 """
 

@@ -3,10 +3,12 @@
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from precast.cache.canonical import Json
 from precast.cache.diff import Change, Side
-from precast.cache.masking import is_secret_variable
+from precast.cache.factors import Factor
+from precast.cache.masking import is_secret_variable, public_value
 
 __all__ = ["advise"]
 
@@ -41,10 +43,42 @@ def _config(change: Change, entry: Side) -> str:
     if kind == "settings":
         return _setting(name, change.a)
     if kind == "model":
-        return f"Leave out --set {name}" if change.a is None else f"Pass --set {name}={shlex.quote(_text(change.a))}"
+        return _model(change, entry)
     if kind == "signature":
         return f"Give the input `{name}` back its shape and dtype: {_text(change.a)}"
     return _any(change, entry)
+
+
+def _model(change: Change, entry: Side) -> str:
+    if change.factor == "model.factory":
+        return f"Name the factory {_text(change.a)}" if change.a is not None else "Name the model's config folder"
+    held = _holder(change, entry)
+    key = (held.name if held else change.factor).removeprefix("model.")
+    flag = key.removeprefix("set.")
+    if held is None:
+        # A mapping that is new altogether is told leaf by leaf, and `--set` or the file named it by its first word.
+        flag = flag.partition(".")[0]
+        return f"Leave out --set {flag}{'' if key.startswith('set.') else ', or take it out of config.json'}"
+    if public_value("config", held.name, held.value) != held.value:
+        return f"Pass the value of {flag} that has the digest {_text(change.a)}"
+    return f"Pass --set {flag}={shlex.quote(_assigned(held.value))}"
+
+
+def _holder(change: Change, entry: Side) -> Factor | None:
+    """Return the entry's factor that holds a value or one leaf of it: `--set` takes whole values only."""
+    fitting = (
+        item for item in entry.factors if item.group == "config" and f"{change.factor}.".startswith(f"{item.name}.")
+    )
+    return max(fitting, key=lambda item: len(item.name), default=None)
+
+
+def _assigned(value: Json) -> str:
+    """Write a value so that `--set` reads it back: a text that is JSON by itself needs its quotes."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            json.loads(value)
+            return json.dumps(value)
+    return _text(value)
 
 
 def _setting(name: str, value: Json) -> str:

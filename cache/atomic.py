@@ -24,7 +24,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         durable: Whether to wait until the disk has it. False is for files whose loss costs nothing.
 
     Raises:
-        StoreAccessError: The file cannot be written; where there is no room, it names the file system and the bytes.
+        StoreAccessError: The file cannot be written; where no space is left, it names the file system and the bytes.
     """
     temporary = path.with_name(f".{unique(path.name)}{TEMPORARY_SUFFIX}")
     try:
@@ -75,7 +75,7 @@ def refused(error: OSError, path: Path, size: int = 0) -> StoreAccessError:
     mount = _mount_point(path.parent)
     usage = os.statvfs(mount)
     return StoreAccessError(
-        f"There is no room for {size} bytes ({format_size(size)}) in {path.parent}",
+        f"There is no space for {size} bytes ({format_size(size)}) in {path.parent}",
         f"{error.strerror}: the file system at {mount} has {usage.f_bavail * usage.f_frsize} bytes free",
         "Run `precast prune --max-size SIZE`, or pass --cache-dir with a folder on another file system",
         path=str(path),

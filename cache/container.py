@@ -1,7 +1,7 @@
 """A safetensors container: named tensors behind a header that can be read alone.
 
 Writing is left to the safetensors library. Reading is done here, because the library hands out tensors of a framework
-and this room imports none. The format: eight bytes of the header's length, JSON, then the tensors' bytes without a
+and this package imports none. The format: eight bytes of the header's length, JSON, then the tensors' bytes without a
 gap.
 """
 

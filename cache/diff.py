@@ -38,7 +38,6 @@ class Side:
         sources: Text of the model's own modules by module name, where it is known.
         settings: The settings as they were resolved.
         ignored: Names of variables that were set and deliberately not counted.
-        overrides: The values that the model's config was given, where that is known.
         foreign: Whether another tool wrote it; then precast's register decides which of its variables are noise.
     """
 
@@ -48,7 +47,6 @@ class Side:
     sources: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[SettingRecord, ...] = ()
     ignored: tuple[str, ...] = ()
-    overrides: Mapping[str, Json] = field(default_factory=dict)
     foreign: bool = False
 
     def values(self) -> Values:
@@ -160,9 +158,9 @@ def shown_value(group: str, name: str, value: Json) -> Json:
 def _comparable(a: Side, b: Side) -> tuple[Values, Values, tuple[Label, ...]]:
     values_a, values_b = a.values(), b.values()
     if is_traced(a.factors) and not is_traced(b.factors):
-        return comparable(values_a, values_b, a.overrides)
+        return comparable(values_a, values_b)
     if is_traced(b.factors) and not is_traced(a.factors):
-        values_b, values_a, untold = comparable(values_b, values_a, b.overrides)
+        values_b, values_a, untold = comparable(values_b, values_a)
         return values_a, values_b, untold
     return values_a, values_b, ()
 

@@ -41,9 +41,9 @@ class DistributionContent:
 def distribution_content(name: str, search_path: Sequence[str] | None = None) -> DistributionContent | None:
     """Return the content of an installed distribution, or None where it is not installed.
 
-    RECORD is trusted for wheels: a file that was edited in place afterwards shows up only as a traced module.
-        An editable
-    install, or one without RECORD, is read file by file.
+    RECORD is trusted for wheels: a file that was edited in place afterwards does not change the digest. A key then
+    misses the edit unless the file counts by itself, as traced source files do; files of torch and Triton do not.
+    An editable install, or one without RECORD, is read file by file.
 
     Args:
         name: The distribution's name, in any spelling.

@@ -66,7 +66,7 @@ def explain(
         live: The request's side.
         lookup: The answer.
         against: The key, a prefix of it or the tag of the entry to measure against; by default the nearest one.
-        model: The model's name or reference; by default what the request's identity says.
+        model: The model's name or reference; by default the factory that the request names.
         exclusions: Why each setting that is no part of a key is none, by its name.
 
     Raises:
@@ -76,7 +76,7 @@ def explain(
     factors = tuple(replace(item, value=public_value(item.group, item.name, item.value)) for item in live.factors)
     if lookup.hit is not None and against is None:
         return Explanation(HIT, lookup.hit.key, factors, None, None, (), ())
-    near, entry = _measure(store, live, against, model or _identity(live))
+    near, entry = _measure(store, live, against, model or _factory(live))
     diff = None if near is None or entry is None else diff_sides(entry, _completed(live, lookup, entry), exclusions)
     if lookup.hit is not None:
         return Explanation(HIT, lookup.hit.key, factors, near, diff, (), ())
@@ -98,13 +98,10 @@ def _measure(store: Store, live: Side, against: str | None, model: str | None) -
     return None, None
 
 
-def _identity(live: Side) -> str | None:
-    """Return the factory that the request names, as the reference of an entry does."""
-    identity = live.values().get(("config", "model.identity"))
-    if not isinstance(identity, dict):
-        return None
-    module, factory = identity.get("module"), identity.get("factory")
-    return f"{module}:{factory}" if isinstance(module, str) and isinstance(factory, str) else None
+def _factory(live: Side) -> str | None:
+    """Return the factory that the request names; None for a model folder, whose config does not say what it is."""
+    named = live.values().get(("config", "model.factory"))
+    return named if isinstance(named, str) else None
 
 
 def _completed(live: Side, lookup: Lookup, entry: Side) -> Side:

@@ -64,6 +64,8 @@ class FactorRule:
 REGISTER: tuple[FactorRule, ...] = (
     FactorRule("env", "<VARIABLE>", "A variable that torch, Triton or the model's own code reads while it builds"),
     FactorRule("config", "settings.<field>", "A setting that changes the generated code"),
+    FactorRule("config", "model.factory", "Another factory makes another model"),
+    FactorRule("config", "model.set.<key>", "A value that the model's factory was given decides what it makes"),
     FactorRule("config", "model.<dotted key>", "A value of the model's config decides what the model computes"),
     FactorRule("config", "signature.<input>", "Shape, dynamic dims and dtype of an input shape the generated code"),
     FactorRule("code", "module:<name>", "A source file that took part in building or tracing the model"),

@@ -11,17 +11,13 @@ from typing import Any
 from precast.cache.canonical import canonical_json, sha256
 from precast.cache.factors import Factor
 from precast.cache.fields import HEX64
-from precast.cache.told import Label, is_traced, needs_trace, override_values
+from precast.cache.told import Label, is_traced, needs_trace
 
 __all__ = ["Fact", "FactTable", "Question", "decoded_facts"]
 
 Fact = tuple[str, str]
 
-# The group of what a model's config was given, which is known before tracing; it is in no key.
-_OVERRIDE = "override/"
-
 _DIGITS = 16
-_REQUEST_ONLY = frozenset({"config/model.identity", "config/model.overrides"})
 
 
 def decoded_facts(document: Mapping[str, Any]) -> list[Fact]:
@@ -30,11 +26,7 @@ def decoded_facts(document: Mapping[str, Any]) -> list[Fact]:
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It is no manifest after all.
     """
-    facts = [(f"{item['group']}/{item['name']}", _raw_fingerprint(item["value"])) for item in document["factors"]]
-    given = document["model"]["config"].get("overrides")
-    if isinstance(given, dict):
-        facts += [(f"{_OVERRIDE}{name}", _raw_fingerprint(value)) for name, value in given.items()]
-    return facts
+    return [(f"{item['group']}/{item['name']}", _raw_fingerprint(item["value"])) for item in document["factors"]]
 
 
 class FactTable:
@@ -66,25 +58,17 @@ class Question:
 
     Attributes:
         facts: Fingerprint of each factor by its label.
-        wanted: For a request, the fingerprint of each config value that it gives, by the value's name.
         traced: Whether a trace found the factors.
     """
 
     facts: Mapping[str, str]
-    wanted: Mapping[str, str]
     traced: bool
 
     @classmethod
     def of(cls, factors: Iterable[Factor]) -> "Question":
         """Prepare some factors."""
         given = tuple(factors)
-        traced = is_traced(given)
-        facts = {factor.label: _fingerprint(factor.value) for factor in given}
-        if traced:
-            return cls(facts, {}, traced)
-        overrides = override_values({(factor.group, factor.name): factor.value for factor in given})
-        wanted = {name: _fingerprint(value) for name, value in overrides.items()}
-        return cls({label: mark for label, mark in facts.items() if label not in _REQUEST_ONLY}, wanted, traced)
+        return cls({factor.label: _fingerprint(factor.value) for factor in given}, is_traced(given))
 
     def differing(self, others: Mapping[str, str], unmet: Iterable[str]) -> list[str]:
         """Compare with an entry by the rules of `told.comparable`.
@@ -98,26 +82,15 @@ class Question:
         """
         changed = [label for label, mark in others.items() if label in self.facts or self._counts_absent(label, mark)]
         added = [label for label in unmet if label not in others and self._counts_added(label)]
-        groups = [label.partition("/")[0] for label in (*changed, *added)]
-        return groups if self.traced else groups + ["config"] * self._overrides_differing(others)
+        return [label.partition("/")[0] for label in (*changed, *added)]
 
     def _counts_absent(self, label: str, mark: str) -> bool:
         """Tell whether it is a difference that this side lacks a factor."""
-        if label.startswith(_OVERRIDE):
-            return False
         return self.traced or not (needs_trace(_split(label)) or _is_unset(label, mark))
 
     def _counts_added(self, label: str) -> bool:
         """Tell whether it is a difference that the entry lacks a factor."""
         return self.traced or not (label.startswith("code/") or _is_unset(label, self.facts[label]))
-
-    def _overrides_differing(self, others: Mapping[str, str]) -> int:
-        asked = sum(
-            mark not in (others.get(_OVERRIDE + name), others.get(f"config/model.{name}"))
-            for name, mark in self.wanted.items()
-        )
-        given = (label.removeprefix(_OVERRIDE) for label in others if label.startswith(_OVERRIDE))
-        return asked + sum(name not in self.wanted for name in given)
 
 
 def _is_unset(label: str, mark: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from precast.cache.masking import mask_source, source_lines
+from precast.cache.masking import mask_source
 
 __all__ = ["MAX_LINES", "LineChange", "line_changes", "unified_patch"]
 
@@ -41,8 +41,8 @@ class LineChange:
 def line_changes(module: str, a: str, b: str) -> tuple[LineChange, ...]:
     """Return every line that differs between two texts of a module.
 
-    Swapped texts give the mirrored changes: difflib alone does not promise that, so the texts are compared in an order
-    of their own.
+    What is compared is what people may see, because stored texts are masked already. Swapped texts give the mirrored
+    changes: difflib alone does not promise that, so the texts are compared in an order of their own.
     """
     if a > b:
         return tuple(change.mirrored() for change in line_changes(module, b, a))
@@ -55,7 +55,7 @@ def line_changes(module: str, a: str, b: str) -> tuple[LineChange, ...]:
             None if i is None else shown_a[i],
             None if j is None else shown_b[j],
         )
-        for i, j in _differing(source_lines(a), source_lines(b))
+        for i, j in _differing(shown_a, shown_b)
     )
 
 

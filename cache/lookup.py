@@ -16,6 +16,7 @@ from precast.cache.manifest import SCHEMA, TOO_NEW, Manifest
 from precast.cache.requests import candidates
 from precast.cache.sources import distribution_content, hash_source, locate_data, locate_source
 from precast.cache.store import Store
+from precast.cache.told import needs_trace
 from precast.errors import CorruptError, FormatError, NoEntryError, StoreAccessError
 
 __all__ = ["READ_AGAIN", "Lookup", "MissReason", "Request", "factor_now", "lookup"]
@@ -54,7 +55,7 @@ class MissReason:
             `format_too_new`.
         entry: The candidate's key, or empty.
         factor: The changed factor's label, or the missing or damaged member.
-        a: What the entry holds.
+        a: What the entry holds; None where it holds nothing.
         b: What is there now; None where nothing is.
     """
 
@@ -124,17 +125,21 @@ def _missing(store: Store, manifest: Manifest) -> Iterator[MissReason]:
 def _changes(
     manifest: Manifest, request: Request, search_path: Sequence[str], environ: Mapping[str, str]
 ) -> Iterator[MissReason]:
-    """Compare each factor of an entry with what it is now; those that only tracing can tell are left out."""
+    """Compare each factor of an entry with what it is now; those that only tracing can tell are left out.
+
+    A pointer may be damaged or lie in the wrong place, so a factor that only one of the two has counts as changed.
+    """
     asked = {factor.label: factor.value for factor in request.factors}
     for factor in manifest.factors:
-        if factor.label in asked:
-            now = asked[factor.label]
-        elif factor.group in READ_AGAIN:
-            now = factor_now(factor, search_path, environ).value
-        else:
+        if factor.label not in asked and factor.group not in READ_AGAIN:
+            if not needs_trace((factor.group, factor.name)):
+                yield MissReason("factor_changed", manifest.key, factor.label, factor.value)
             continue
+        now = asked.pop(factor.label) if factor.label in asked else factor_now(factor, search_path, environ).value
         if digest(now) != digest(factor.value):
             yield MissReason("factor_changed", manifest.key, factor.label, factor.value, now)
+    for label, value in asked.items():
+        yield MissReason("factor_changed", manifest.key, label, None, value)
 
 
 def factor_now(factor: Factor, search_path: Sequence[str], environ: Mapping[str, str]) -> Factor:

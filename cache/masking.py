@@ -14,6 +14,7 @@ __all__ = ["is_secret", "is_secret_variable", "mask_source", "public_value", "se
 
 _PREFIX = "sha256:"
 _SHOWN = 8
+_MASKED = re.compile(rf"{_PREFIX}[0-9a-f]{{{_SHOWN}}}")
 _SEALED = re.compile(rf"{_PREFIX}[0-9a-f]{{64}}")
 
 _VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -84,7 +85,7 @@ def mask_source(text: str) -> list[str]:
     """Return a file's lines, with the literals that are assigned to secret-looking names replaced.
 
     Literals are found in the syntax tree, so also those that go over several lines; in text that is no Python, and in
-    comments, line by line.
+    comments, line by line. What is masked already stays as it is, so a stored text compares with a present one.
     """
     lines = source_lines(text)
     for span in sorted(set(_secret_spans(text)), reverse=True):
@@ -151,6 +152,8 @@ def _replace(lines: list[str], span: Span) -> None:
         return
     whole = b"\n".join(rows)
     stop = len(whole) - len(rows[-1]) + end
+    if _MASKED.fullmatch(whole[begin + 1 : stop - 1].decode("utf-8", "replace")):
+        return
     shown = f'"{_shown(whole[begin:stop].decode("utf-8", "replace"))}"'.encode()
     # The lines of one literal stay as many, so that line numbers hold.
     masked = [rows[0][:begin] + shown, *(b"" for _ in rows[1:])]
@@ -171,4 +174,4 @@ def _mask_line(line: str) -> str:
 def _mask_literal(match: re.Match[str]) -> str:
     inner = match[0].strip("\"'")
     # What the syntax tree found is masked already; an empty text is no secret.
-    return match[0] if not inner or re.fullmatch(rf"{_PREFIX}[0-9a-f]{{{_SHOWN}}}", inner) else f'"{_shown(match[0])}"'
+    return match[0] if not inner or _MASKED.fullmatch(inner) else f'"{_shown(match[0])}"'

@@ -24,7 +24,7 @@ __all__ = ["MALFORMED", "Rows", "Stamps", "signature"]
 # What reading a document or a row of another shape raises.
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
-_VERSION = 1
+_VERSION = 2
 # Stamps change at every use; the file is written anew for them only when reading them costs more than writing it.
 _STALE_STAMPS = 256
 

@@ -87,7 +87,6 @@ def manifest_side(manifest: Manifest, label: str, read: Callable[[str, int], byt
         read: Returns an object's raw bytes by name and size; None where the sources are out of reach. Sources that
             are damaged are left out: the factors still tell what changed.
     """
-    given = manifest.model.config.get("overrides")
     return Side(
         label=label,
         key=manifest.key,
@@ -95,7 +94,6 @@ def manifest_side(manifest: Manifest, label: str, read: Callable[[str, int], byt
         sources=_sources(manifest, read),
         settings=manifest.settings,
         ignored=manifest.ignored,
-        overrides=given if isinstance(given, dict) else {},
     )
 
 

@@ -1,25 +1,22 @@
 """What can be told before tracing: a request lacks what only a trace finds out, and that is no difference.
 
-A side without a graph factor was not traced. It says everything about registered variables, settings and the compiler,
-it names the model's config by overrides only, and of code and of the variables that the model's code reads it knows
-what somebody looked up for it.
+A side without a graph factor was not traced. It holds every request factor: registered variables, settings, the
+compiler, and the model's name and config; of these, what it lacks is absent. Of code and of the variables that the
+model's code reads it knows what somebody looked up for it.
 """
 
 from collections.abc import Iterable, Mapping
 
-from precast.cache.canonical import Json, canonical_json
+from precast.cache.canonical import Json
 from precast.cache.factors import Factor
 from precast.cache.variables import rule_for_variable
 
-__all__ = ["Label", "Values", "comparable", "is_traced", "needs_trace", "override_values"]
+__all__ = ["Label", "Values", "comparable", "is_traced", "needs_trace"]
 
 Label = tuple[str, str]
 Values = dict[Label, Json]
 
-_OVERRIDES = ("config", "model.overrides")
-# A request names the model by these; a key has the values themselves.
-_REQUEST_ONLY = (_OVERRIDES, ("config", "model.identity"))
-_TRACED = (("code", ""), ("graph", ""), ("config", "model."), ("config", "signature."), ("compiler", "pass:"))
+_TRACED = (("code", ""), ("graph", ""), ("config", "model.spec."), ("config", "signature."), ("compiler", "pass:"))
 
 
 def is_traced(factors: Iterable[Factor]) -> bool:
@@ -36,56 +33,29 @@ def needs_trace(label: Label) -> bool:
     return any(group == traced and name.startswith(prefix) for traced, prefix in _TRACED)
 
 
-def override_values(values: Mapping[Label, Json]) -> dict[str, Json]:
-    """Return the config values that a request gives, by their names."""
-    given = values.get(_OVERRIDES)
-    return given if isinstance(given, dict) else {}
-
-
 def comparable(
-    traced: Mapping[Label, Json], untraced: Mapping[Label, Json], overrides: Mapping[str, Json]
+    traced: Mapping[Label, Json], untraced: Mapping[Label, Json]
 ) -> tuple[Values, Values, tuple[Label, ...]]:
     """Reduce a traced and an untraced side to what can be compared.
 
     Args:
         traced: The factors of the traced side by group and name.
         untraced: Those of the untraced side.
-        overrides: The config values that the traced side was given.
 
     Returns:
         What is left of both, and the traced side's factors that cannot be told.
     """
-    asked = {label: value for label, value in untraced.items() if label not in _REQUEST_ONLY}
-    found = dict(traced)
-    # Code and reads are added by tracing only; what else is known of them was looked up for another entry.
-    for label in [label for label in asked if label not in found and (label[0] == "code" or _is_unset(label, asked))]:
-        del asked[label]
-    told = _project(found, asked, override_values(untraced), overrides)
-    untold = tuple(label for label in found if label not in asked and label not in told and needs_trace(label))
-    for label in untold:
-        del found[label]
-    for label, value in traced.items():
-        if label[0] == "env" and value is None:
-            # A variable that was read and not set: leaving it out says that it is not set.
-            asked.setdefault(label, None)
-    return found, asked, untold
+    # Only an import adds code or reads of variables; what else is known of them was looked up for another entry.
+    foreign = {
+        label for label in untraced if label not in traced and (label[0] == "code" or _is_unset(label, untraced))
+    }
+    asked = {label: value for label, value in untraced.items() if label not in foreign}
+    silent = [label for label in traced if label not in asked]
+    untold = tuple(label for label in silent if needs_trace(label))
+    # Of a registered variable a request says by its silence that it is not set.
+    asked |= {label: None for label in silent if not needs_trace(label) and _is_unset(label, traced)}
+    return {label: value for label, value in traced.items() if label not in untold}, asked, untold
 
 
-def _is_unset(label: Label, values: Values) -> bool:
+def _is_unset(label: Label, values: Mapping[Label, Json]) -> bool:
     return label[0] == "env" and values[label] is None
-
-
-def _project(found: Values, asked: Values, wanted: Mapping[str, Json], given: Mapping[str, Json]) -> set[Label]:
-    """Turn overrides into the config values that they stand for; return the labels that both sides speak of."""
-    for name, value in wanted.items():
-        label = ("config", f"model.{name}")
-        if name in given and canonical_json(given[name]) == canonical_json(value):
-            # The same override gives the same value, whatever the model's code makes of it.
-            asked[label] = found.setdefault(label, value)
-        else:
-            asked[label] = value
-    # Without an override a request takes the model's default, which only the model's code knows.
-    defaults = {("config", f"model.{name}"): value for name, value in given.items() if name not in wanted}
-    for label, value in defaults.items():
-        found.setdefault(label, value)
-    return set(defaults)

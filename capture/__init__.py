@@ -1,4 +1,4 @@
-"""CUDA graphs: modes, and later capture sizes, the wrapper, the manager and dispatch. Imports no other room."""
+"""CUDA graphs: modes, and later capture sizes, the wrapper, the manager and dispatch. Imports no sibling package."""
 
 from precast.capture.modes import CUDAGraphMode
 

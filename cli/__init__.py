@@ -1,6 +1,6 @@
 """The command line: parse, call one library function, render.
 
-Nothing in this room holds business logic. One output sink prints (`output`), one ordered table turns
+Nothing in this package holds business logic. One output sink prints (`output`), one ordered table turns
 exceptions into messages and exit codes (`errors`), and every command is one small file in `commands`.
 """
 

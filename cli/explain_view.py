@@ -91,7 +91,8 @@ def _why(explanation: "Explanation") -> str:
         return (
             f"the entry that fits cannot be used: {broken[0]}" if broken else "only a trace can tell whether one fits"
         )
-    away = counted(sum(near.differing.values()), "factor")
+    told = explanation.diff.breaking if explanation.diff else ()
+    away = counted(len({change.label for change in told}) or sum(near.differing.values()), "factor")
     if not near.of_model:
         return f"no entry of this model is stored; the nearest of another differs in {away}"
     return f"no entry answers this request; the nearest differs in {away}"

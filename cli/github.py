@@ -1,9 +1,11 @@
 """Telling GitHub Actions: annotations in the log, a table in the job's summary, outputs for later steps.
 
 The three are plain text that a runner parses, so what goes into them is escaped: nothing that a model or an
-environment holds can become a command, a second output or markup.
+environment holds can become a command, a second output or markup. A runner looks for commands in all of stdout, so an
+answer that would hold one is fenced.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -14,6 +16,9 @@ __all__ = ["Annotation", "Github", "GithubChoice"]
 # The percent sign comes first: the others bring more of it.
 _DATA = (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"))
 _PROPERTY = (*_DATA, (":", "%3A"), (",", "%2C"))
+# Where a runner sees a command: at a line's begin, blanks before it aside, or in the older form anywhere in a line.
+_COMMAND = re.compile(r"(?:\A|[\r\n])\s*::|##\[")
+_TOKEN_BYTES = 16
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#~!&])")
 
 
@@ -50,6 +55,16 @@ class Github:
         self.active = choice is GithubChoice.ON or (choice is GithubChoice.AUTO and automatic)
         self._summary = environ.get("GITHUB_STEP_SUMMARY", "")
         self._outputs = environ.get("GITHUB_OUTPUT", "")
+
+    def fenced(self, text: str) -> str:
+        """Return lines for the log so that the runner takes none of them for a command.
+
+        The fence is a token that nobody can know before, so that no text can end it.
+        """
+        if not (self.active and _COMMAND.search(text)):
+            return text
+        token = os.urandom(_TOKEN_BYTES).hex()
+        return f"::stop-commands::{token}\n{text}\n::{token}::"
 
     def summarize(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Append a table to the job's summary, where there is one.

@@ -47,16 +47,16 @@ def model_of(root: Path, entry: str) -> tuple[str, dict[str, Json]]:
         NoEntryError: There is no such entry.
         UsageError: Nothing tells where its model is.
     """
+    from precast.aot.reference import reference_of_hint
     from precast.cache.requests import remembered_hint
     from precast.cache.side import open_side
     from precast.cache.store import Store
 
     store = Store(root, read_only=True)
     hint = remembered_hint(store, open_side(entry, store).key)
-    name, folder, overrides = str(hint.get("reference") or ""), str(hint.get("folder") or ""), hint.get("overrides")
-    if not name:
+    model, overrides = reference_of_hint(hint), hint.get("overrides")
+    if not model:
         raise UsageError(
             "The side `live` needs a model", f"nothing tells which model `{entry}` was made of", "Add --model MODEL"
         )
-    located = name if not folder else str(Path(folder) / name) if ".py:" in name else folder
-    return located, dict(overrides) if isinstance(overrides, dict) else {}
+    return model, dict(overrides) if isinstance(overrides, dict) else {}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from precast.cache.canonical import Json
+from precast.cache.canonical import Json, canonical_json
 from precast.cli.github import GithubChoice
 from precast.cli.output import Format
 from precast.cli.terminal import ColorChoice
@@ -160,8 +160,10 @@ def integers(flag: str, text: str | None) -> tuple[int, ...] | None:
 
 
 def _literal(text: str) -> Json:
+    """Read a value as JSON where it is some that a key can hold, which infinities and NaN are not; else as text."""
     try:
-        value: Json = json.loads(text, parse_constant=str)
-    except ValueError:
+        value: Json = json.loads(text)
+        canonical_json(value)
+    except (ValueError, RecursionError):
         return text
     return value

@@ -296,7 +296,8 @@ class Output:
             self._write("\t".join(_cell(value) for value in row))
 
     def _write(self, line: str) -> None:
-        self.stdout.write(self._answer.fit(line) + "\n")
+        shown = self._answer.fit(line)
+        self.stdout.write((self.github.fenced(shown) if self.format is Format.HUMAN else shown) + "\n")
 
     def _say(self, line: str) -> None:
         self.stderr.write(self._remarks.fit(line) + "\n")

@@ -26,8 +26,7 @@ class GraphInput:
     Attributes:
         name: The value's name in the plan.
         kind: `argument` of forward, `state` of the module (parameter, buffer or attribute, by dotted path), `size` of
-        an
-            argument, or a baked tensor `constant`.
+            an argument, or a baked tensor `constant`.
         source: The argument's name, the dotted path, or the constant's name.
         dim: The dim of the argument for `size`, else None.
         dtype: torch dtype's name, of a tensor.
@@ -91,7 +90,7 @@ class SplitPlan:
         steps: What runs, in order.
         result: Template of what forward returns.
         token_input: Name of the argument whose size is the token count, and the dim of it; None when nothing is
-        dynamic.
+            dynamic.
     """
 
     arguments: tuple[str, ...]

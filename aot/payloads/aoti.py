@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precast.aot.payloads.base import BuildJob
+from precast.aot.payloads.base import BuildJob, untimed_options
 from precast.aot.target import ISA_LEVELS, Target
 from precast.errors import CompileError
 from precast.splitter.stitch import PieceCallable
@@ -16,6 +16,7 @@ __all__ = ["AotiPayload"]
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _KEPT = (".so", ".cubin", "_metadata.json")
+_OPENED_AT_RUN = ".cubin"
 _SOURCES = (".cpp",)  # hold the build's paths and are not read, but torch 2.11 finds the metadata by their names
 _LEFT_OUT = b"// source left out\n"
 _VERSION_FILES = ("archive_format", "archive_version", "byteorder", "/version")
@@ -28,7 +29,7 @@ class AotiPayload:
 
     def options(self, target: Target) -> Mapping[str, Any]:
         """Return options under which equal inputs make equal code on every machine of the target."""
-        common: dict[str, Any] = {"aot_inductor.precompile_headers": False, **_untimed()}
+        common: dict[str, Any] = {"aot_inductor.precompile_headers": False, **untimed_options()}
         if target.device == "cpu":
             common["cpp.dynamic_threads"] = True  # else the build machine's core count is baked in
             common["cpp.simdlen"] = 512 if target.arch == ISA_LEVELS[2] else 256
@@ -44,25 +45,29 @@ class AotiPayload:
         return _repack(raw, job.folder)
 
     def load(self, data: bytes, folder: Path, name: str) -> PieceCallable:
-        """Write the package into a private folder and load it with torch's C++ loader."""
+        """Write the package into a private folder and load it with torch's C++ loader.
+
+        Nothing stays on the disk once the library is mapped, even if the process is killed later. Only a package
+        with cubins must keep torch's own temporary folder: its code opens them at the first call.
+        """
         from precast.aot.torch_seams.aoti import load_package
 
-        path = folder / f"{name}.pt2"
-        path.write_bytes(data)
+        scratch = folder / name
+        scratch.mkdir()
         try:
-            return load_package(path)
+            path = scratch / "piece.pt2"
+            path.write_bytes(data)
+            return load_package(path, scratch=None if _reads_files_later(path) else scratch)
         finally:
-            path.unlink()
+            shutil.rmtree(scratch)
 
 
-def _untimed() -> dict[str, Any]:
-    """Return options that keep timing on a device out of the code, so that two builds agree."""
-    return {
-        "max_autotune": False,
-        "max_autotune_pointwise": False,
-        "coordinate_descent_tuning": False,
-        "shape_padding": False,
-    }
+def _reads_files_later(package: Path) -> bool:
+    """Tell whether the code of a package opens unpacked files when it is called."""
+    if not zipfile.is_zipfile(package):
+        return False  # torch will say what is wrong with it
+    with zipfile.ZipFile(package) as members:
+        return any(name.endswith(_OPENED_AT_RUN) for name in members.namelist())
 
 
 def _repack(package: Path, folder: Path) -> bytes:

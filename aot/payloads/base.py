@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
-__all__ = ["BuildJob", "PayloadKind"]
+__all__ = ["BuildJob", "PayloadKind", "untimed_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +47,13 @@ class PayloadKind(Protocol):
             folder: A private folder that lives as long as the load.
             name: A file name for the payload, unique in the folder.
         """
+
+
+def untimed_options() -> dict[str, Any]:
+    """Return Inductor options that keep timing on a device out of the code, so that two builds agree."""
+    return {
+        "max_autotune": False,
+        "max_autotune_pointwise": False,
+        "coordinate_descent_tuning": False,
+        "shape_padding": False,
+    }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precast.aot.payloads.base import BuildJob
+from precast.aot.payloads.base import BuildJob, untimed_options
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
@@ -21,12 +21,7 @@ class InductorPayload:
 
     def options(self, target: Target) -> Mapping[str, Any]:
         """Return options under which the load compiles nothing and the build times nothing (cross-compile.md)."""
-        options: dict[str, Any] = {
-            "max_autotune": False,
-            "max_autotune_pointwise": False,
-            "coordinate_descent_tuning": False,
-            "shape_padding": False,
-        }
+        options = untimed_options()
         if target.device == "cuda":
             options |= {
                 "bundle_triton_into_fx_graph_cache": True,

@@ -4,6 +4,10 @@ Tried on torch 2.11.0 and 2.13.0.
 """
 
 import inspect
+import os
+import re
+import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +16,10 @@ from unittest import mock
 
 import torch
 
-__all__ = ["build_package", "load_package", "package_needs"]
+__all__ = ["build_package", "load_package"]
+
+_UNPACKED = re.compile(r" (/tmp/\w{6})/(?:[^/]+/)?data/aotinductor/model/[^/]+\.so$")
+_LOADING = threading.Lock()  # one process has one TMPDIR
 
 
 def build_package(program: Any, path: Path, options: Mapping[str, Any], march: str | None) -> None:
@@ -30,21 +37,46 @@ def build_package(program: Any, path: Path, options: Mapping[str, Any], march: s
         torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=dict(options))
 
 
-def load_package(path: Path, device_index: int = -1) -> Callable[[list[Any]], Sequence[Any]]:
+def load_package(
+    path: Path, device_index: int = -1, *, scratch: Path | None = None
+) -> Callable[[list[Any]], Sequence[Any]]:
     """Load a package; the callable takes a list of tensors, empties it, and returns a list of tensors.
 
     The C++ loader is used directly: `torch._inductor.aoti_load_package` imports Inductor and Dynamo. It runs
     single-threaded, because the other way records events that a CUDA graph capture does not allow (aoti-cuda.md).
+
+    Args:
+        path: The package.
+        device_index: Which device of its type, or -1 for the current one.
+        scratch: The folder to unpack into, which the caller may remove as soon as this returns; None where the code
+            still reads unpacked files when it runs, and torch's own temporary folder must live as long as the loader.
     """
-    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, device_index)
+    with _LOADING, _unpacking_into(scratch):
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, device_index)
     run: Callable[[list[Any]], Sequence[Any]] = loader.boxed_run
     return run
 
 
-def package_needs(path: Path) -> dict[str, str]:
-    """Return the metadata that a package carries about its device and instruction set; needs no GPU."""
-    metadata = torch._C._aoti.AOTIModelPackageLoader.load_metadata_from_package(str(path), "model")
-    return {str(k): str(v) for k, v in metadata.items()}
+@contextmanager
+def _unpacking_into(scratch: Path | None) -> Iterator[None]:
+    """Let torch's loader unpack into a folder: it reads TMPDIR anew at each load (`c10::make_tempdir`).
+
+    torch 2.11 reads nothing and takes `/tmp/XXXXXX`; there the folder is found by the library that is mapped from it.
+    """
+    if scratch is None:
+        yield
+        return
+    before = _unpacked_in_tmp()
+    with mock.patch.dict(os.environ, {"TMPDIR": str(scratch)}):
+        yield
+    for folder in _unpacked_in_tmp() - before:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unpacked_in_tmp() -> set[str]:
+    """Return the folders `/tmp/XXXXXX` from which this process maps a package's library that still exists."""
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
+        return {found[1] for line in maps if (found := _UNPACKED.search(line))}
 
 
 @contextmanager

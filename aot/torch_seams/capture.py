@@ -6,13 +6,15 @@ Tried on torch 2.11.0 and 2.13.0.
 import dis
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+
+from precast.aot.observe import is_model_file
 
 __all__ = ["Capture", "CaptureError", "capture_graph", "mark_dynamic_dim", "placeholder_source", "stores_outside"]
 
@@ -30,12 +32,14 @@ class Capture:
     Attributes:
         graph_module: The graph, with parameters and buffers lifted to placeholders.
         traced_files: File of each code object that was inlined, torch's own included.
+        environment_strings: String constants of the inlined functions that mention the environment.
         bytecode: The code that Dynamo made around the graph.
         rebuild: `rebuild(outputs, *args)` runs that code with the given graph outputs and returns forward's result.
     """
 
     graph_module: fx.GraphModule
     traced_files: frozenset[str]
+    environment_strings: frozenset[str]
     bytecode: CodeType
     rebuild: Callable[..., Any]
 
@@ -90,7 +94,13 @@ def capture_graph(module: nn.Module, args: tuple[Tensor, ...]) -> Capture:
         return captured.forward_callable(compiled_fn=lambda *_: tuple(outputs))(*inputs)
 
     files = frozenset(code.co_filename for code in output.traced_code)
-    return Capture(captured.backend_input.graph_module, files, output.bytecode, rebuild)
+    strings = frozenset(s for code in output.traced_code for s in _environment_strings(code))
+    return Capture(captured.backend_input.graph_module, files, strings, output.bytecode, rebuild)
+
+
+def _environment_strings(code: CodeType) -> Iterator[str]:
+    if {"environ", "getenv"} & set(code.co_names):
+        yield from (c for c in code.co_consts if isinstance(c, str))
 
 
 def placeholder_source(node: fx.Node) -> str:
@@ -122,16 +132,18 @@ def _failure(error: BaseException) -> CaptureError:
 
 
 def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost frame of the model's code; Dynamo keeps it as `real_stack`, or only in the message."""
+    """Return the innermost frame of the model's code, else the innermost of all.
+
+    Dynamo keeps the frames as `real_stack`, or only in the message. The innermost is often torch's own, such as the
+    `forward` of a layer that the model calls.
+    """
     stack = getattr(error, "real_stack", None)
     frames: list[traceback.FrameSummary] = list(stack or ())
-    if frames:
-        return frames[-1]
-    match = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.+)', str(error))
-    if not match:
-        return None
-    path, number, name, text = match[-1]
-    return traceback.FrameSummary(path, int(number), name, line=text)
+    if not frames:
+        found = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.+)', str(error))
+        frames = [traceback.FrameSummary(path, int(number), name, line=text) for path, number, name, text in found]
+    own = [frame for frame in frames if is_model_file(frame.filename)]
+    return next(reversed(own or frames), None)
 
 
 def _message(text: str) -> tuple[str, str]:

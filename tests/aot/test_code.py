@@ -144,3 +144,36 @@ def test_precast_s_own_codegen_is_a_compiler_factor() -> None:
 
 def test_own_sources_go_into_a_request_without_torch() -> None:
     assert len(Request(own_sources()).digest) == 64
+
+
+def test_a_module_of_which_only_a_constant_is_taken_counts(model: Path) -> None:
+    (model / "code_constants.py").write_text("SCALE = 2.0\n", encoding="utf-8")
+    (model / "code_lazy.py").write_text("DEPTH = 2\n", encoding="utf-8")
+    (model / "code_main.py").write_text(
+        MAIN + "from code_constants import SCALE\ndef later():\n    import code_lazy\n    return code_lazy.DEPTH\n",
+        encoding="utf-8",
+    )
+    assert {"module:code_constants", "module:code_lazy"} <= set(factors_of(model))
+
+
+def test_relative_imports_are_followed(model: Path) -> None:
+    (model / "code_package" / "sizes.py").write_text("SIZE = 1\n", encoding="utf-8")
+    layers = model / "code_package" / "layers.py"
+    layers.write_text(layers.read_text(encoding="utf-8") + "from .sizes import SIZE\n", encoding="utf-8")
+    assert "module:code_package.sizes" in factors_of(model)
+
+
+def test_what_was_imported_while_the_model_was_built_counts_however_it_was(model: Path) -> None:
+    factors_of(model)
+    known = frozenset(sys.modules)
+    importlib.import_module("code_unused")
+    names = {f.name for f in model_code(["code_main"], [], known).factors}
+    assert "module:code_unused" in names
+
+
+def test_a_source_that_changed_after_its_import_is_refused(model: Path) -> None:
+    factors_of(model)
+    helper = model / "code_helper.py"
+    helper.write_text(helper.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
+    with pytest.raises(CompileError, match="changed since this process imported it"):
+        model_code(["code_main"], [])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 from tests.models import Layers, make_spec, split_spec
 
-from precast.aot.compile import Compiled, CompileRequest, compile_pieces
+from precast.aot import compile as compiling
+from precast.aot.compile import Compiled, CompileRequest, compile_pieces, usable_cores
 from precast.aot.progress import Silent
 from precast.aot.target import Target
 from precast.aot.worker import JOB, PAYLOAD, RESULT
@@ -183,3 +185,82 @@ def test_a_worker_finds_this_precast_and_keeps_its_files_to_itself(monkeypatch: 
     assert Path(first, "precast", "errors.py").is_file()
     assert rest == ["/their/own"]
     assert Path(scratch).name == "tmp"
+
+
+def test_the_worker_s_trace_and_the_end_of_its_log_are_shown_with_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    result = tmp_path_factory.mktemp("given") / "result.json"
+    result.write_text(json.dumps({"error": "E: x", "trace": "Traceback\n  in the_worker"}), encoding="utf-8")
+    workers(monkeypatch, lambda f: f"for i in $(seq 1 99); do echo line-$i; done; cp {result} {f}/{RESULT}; exit 1")
+    with pytest.raises(CompileError) as caught:
+        run()
+    shown = "".join(traceback.format_exception(caught.value))  # what --debug prints
+    assert "in the_worker" in shown
+    assert "line-99" in shown
+    assert "line-60\n" in shown
+    assert "line-59\n" not in shown
+    assert "line-99" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"error": "half of', "", "[1, 2]", "null"])
+def test_a_half_written_result_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    workers(monkeypatch, lambda folder: f"printf '%s' '{text}' > {folder}/{RESULT}; kill -9 $$")
+    with pytest.raises(CompileError, match="died with SIGKILL"):
+        run()
+
+
+def test_a_signal_without_a_name_is_told_by_number() -> None:
+    assert compiling._ending(-35, []).endswith("died with signal 35")
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quotas", "cores"),
+    [
+        (8, {}, 8), (8, {"a/b": "max 100000"}, 8), (8, {"a/b": "300000 100000"}, 3), (2, {"a/b": "300000 100000"}, 2),
+        (8, {"a": "150000 100000", "a/b": "max 100000"}, 1), (8, {"": "50000 100000"}, 1), (8, {"a/b": "garbage"}, 8),
+    ],
+)  # fmt: skip
+def test_the_cores_are_those_that_this_process_may_use(
+    affinity: int, quotas: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "groups/a/b").mkdir(parents=True)
+    (tmp_path / "own").write_text("3:cpu:/elsewhere\n0::/a/b\n", encoding="utf-8")
+    for folder, text in quotas.items():
+        (tmp_path / "groups" / folder / "cpu.max").write_text(f"{text}\n", encoding="utf-8")
+    monkeypatch.setattr(compiling, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(compiling, "_OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(affinity)))
+    assert usable_cores() == cores
+
+
+def test_without_cgroups_the_affinity_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_OWN_CGROUP", tmp_path / "absent")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7})
+    assert usable_cores() == 3
+
+
+def test_jobs_0_takes_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def run_all(jobs: Any, at_a_time: int, progress: Any) -> list[Compiled]:
+        seen.append(at_a_time)
+        return []
+
+    monkeypatch.setattr(compiling, "usable_cores", lambda: 3)
+    monkeypatch.setattr(compiling, "_run_all", run_all)
+    run(jobs=0)
+    run(jobs=2)
+    assert seen == [3, 2]
+
+
+def test_a_worker_is_told_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def popen(command: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        seen.append(command[4])
+        return REAL(["/bin/sh", "-c", works(Path(command[3]))], **kwargs)
+
+    monkeypatch.setattr("precast.aot.compile.subprocess.Popen", popen)
+    run()
+    assert seen == [str(os.getpid())]

@@ -1,6 +1,9 @@
 """Loading: what is bound, what is chosen, and what is refused before compiled code can misread it."""
 
+import errno
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +13,17 @@ from tests.cache.support import FACTORS
 from torch import Tensor, nn
 
 from precast.aot.load import LoadedPieces, bind_module, load
+from precast.cache.sizes import format_size
 from precast.cache.store import Store
-from precast.errors import CorruptError, IncompatibleError, NoEntryError, WeightError
+from precast.errors import (
+    CorruptError,
+    FormatError,
+    IncompatibleError,
+    NoEntryError,
+    PrecastError,
+    StoreAccessError,
+    WeightError,
+)
 from precast.splitter.plan import CallOp, SplitPlan
 
 
@@ -260,3 +272,87 @@ def test_an_absent_entry_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoEntryError):
         load("abcdef0123", nn.Module(), cache_dir=tmp_path)
     assert FACTORS
+
+
+def failing(error: Exception, store: Store, monkeypatch: pytest.MonkeyPatch) -> PrecastError:
+    """Load with a kind that fails, and return what the user is told."""
+
+    class Kind:
+        def load(self, data: bytes, folder: Path, name: str) -> Any:
+            raise error
+
+    monkeypatch.setattr("precast.aot.load.payload_kind", lambda name: Kind())
+    with pytest.raises(PrecastError) as caught:
+        load(manifest().key, nn.Module(), cache_dir=store.root)
+    return caught.value
+
+
+def test_an_error_of_precast_s_own_is_passed_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = FormatError("unknown payload kind")
+    assert failing(own, store, monkeypatch) is own
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
+def test_a_temporary_folder_that_cannot_be_used_is_named(
+    number: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = failing(OSError(number, "no", "/some/tmp/file"), store, monkeypatch)
+    assert type(told) is StoreAccessError
+    assert "TMPDIR" in told.hint
+    assert told.path == "/some/tmp/file"
+
+
+def test_a_folder_mounted_noexec_is_no_faulty_build(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = failing(RuntimeError("a.so: failed to map segment from shared object"), store, monkeypatch)
+    assert type(told) is StoreAccessError
+    assert "noexec" in told.why
+
+
+def test_a_full_folder_is_seen_where_torch_says_only_that_it_failed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("precast.aot.load.shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+    told = failing(RuntimeError("write failed"), store, monkeypatch)
+    assert type(told) is StoreAccessError
+    assert "full" in told.why
+
+
+def test_without_any_temporary_folder_the_variable_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(store.root / "absent"))
+    with pytest.raises(StoreAccessError) as caught:
+        load(manifest().key, nn.Module(), cache_dir=store.root)
+    assert "TMPDIR" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"), MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=["cuda", "python", "cpu"],
+)  # fmt: skip
+def test_too_little_memory_is_no_faulty_build_and_the_need_is_told(
+    error: Exception, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = failing(error, store, monkeypatch)
+    assert type(told) is IncompatibleError
+    assert "memory ran out" in told.what
+    assert format_size(len(RAW)) in told.hint
+
+
+def test_what_is_left_is_a_faulty_build(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(failing(RuntimeError("no symbol"), store, monkeypatch)) is CorruptError
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (torch.ones(3, 4, device="meta"), "`x` must be on cpu, not on meta"),
+        ([[1.0] * 4], "`x` must be a tensor, not a list"),
+        (None, "`x` must be a tensor, not a NoneType"),
+    ],
+)
+def test_an_argument_elsewhere_or_of_another_kind_is_refused(given: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        loaded(plan(), {SPAN: total})(given)

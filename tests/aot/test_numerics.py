@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.models import Layers, make_spec, small
 from torch import Tensor, nn
 
-from precast.aot.numerics import TOLERANCE, Comparison, build_real, choose_token_counts, compare
+from precast.aot.numerics import FLOOR, TOLERANCE, Comparison, build_real, choose_token_counts, compare
 
 ROWS = 4096
 
@@ -157,3 +157,113 @@ def test_weights_are_loaded_by_the_spec() -> None:
 
     spec = replace(make_spec(small(lambda self, x: x)), load_weights=fill)
     assert float(build_real(spec, "cpu").linear.weight.sum()) == 32
+
+
+def outputs(expected: Any, found: Any) -> Comparison:
+    return compare(make_spec(nn.Module), nn.Module(), lambda x: found, 3, lambda x: expected)
+
+
+def test_each_output_is_held_to_the_bound_of_its_own_dtype() -> None:
+    coarse, fine = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4)
+    assert outputs((coarse, fine), (coarse * 1.03, fine)).ok
+    wrong = outputs((coarse, fine), (coarse * 1.03, fine * 1.001))
+    assert (wrong.ok, wrong.where, wrong.limit) == (False, "result[1]", TOLERANCE[torch.float32])
+    assert wrong.ratio == pytest.approx(10, rel=0.01)
+    assert wrong.max_abs > 0.02
+
+
+@pytest.mark.parametrize("other", [torch.float16, torch.float64, torch.bfloat16])
+def test_another_dtype_is_found(other: torch.dtype) -> None:
+    found = outputs(torch.ones(4, 4), torch.ones(4, 4, dtype=other))
+    assert not found.ok
+    assert "dtypes differ" in found.problem
+
+
+@pytest.mark.parametrize("dtype", list(FLOOR))
+def test_a_row_of_zeros_has_an_absolute_floor(dtype: torch.dtype) -> None:
+    right = torch.zeros(4, 4, dtype=dtype)
+    assert outputs(right, right + 1e-12).ok
+    assert not outputs(right, at(right.clone(), 2, 1e-5)).ok
+
+
+X = torch.ones(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        ((X, X), [X, X]), ({"a": X}, {"b": X}), ({"a": X, "b": X}, {"b": X, "a": X}), ((X, None), (X, X)),
+        ((X, 1), (X, 2)), ((X, 1), (X, True)), ((X, 1), (X, 1.0)), ((X, "a"), (X, "b")), ([X], X), ((), (X,)),
+    ],
+)  # fmt: skip
+def test_another_form_of_the_result_is_found(expected: Any, found: Any) -> None:
+    assert outputs(expected, expected).ok
+    assert not outputs(expected, found).ok
+    assert outputs(expected, found).problem
+
+
+def test_complex_numbers_have_the_bound_of_their_parts() -> None:
+    right = torch.ones(4, 4, dtype=torch.complex64)
+    assert outputs(right, right * (1 + 1e-6)).ok
+    assert not outputs(right, right * 1.001).ok
+
+
+def with_buffer(value: Tensor) -> nn.Module:
+    module = nn.Module()
+    module.inner = nn.Module()
+    module.inner.register_buffer("total", value)
+    return module
+
+
+def adding(module: nn.Module, amount: int) -> Callable[..., Any]:
+    def run(x: Tensor) -> Tensor:
+        before = module.inner.total.clone()
+        module.inner.total.add_(amount)
+        return x * 0 + before.sum()
+
+    return run
+
+
+@pytest.mark.parametrize(("amount", "right"), [(1, True), (2, False), (0, False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_buffers_start_equal_and_must_end_equal(amount: int, right: bool, dtype: torch.dtype) -> None:
+    module = with_buffer(torch.ones(4, dtype=dtype))
+    found = compare(make_spec(nn.Module), module, adding(module, amount), 3, adding(module, 1))
+    assert found.ok is right
+    assert right or found.where == "buffer inner.total"
+    assert torch.equal(module.inner.total, torch.ones(4, dtype=dtype))
+
+
+def test_a_buffer_keeps_its_place_since_the_loaded_code_holds_it() -> None:
+    module = with_buffer(torch.zeros(2))
+    held = module.inner.total
+
+    def replaces(x: Tensor) -> Tensor:
+        module.inner.total = torch.ones(2)
+        return x
+
+    assert not compare(make_spec(nn.Module), module, lambda x: x, 3, replaces).ok
+    assert module.inner.total is held
+
+
+@pytest.mark.parametrize(("changed", "right"), [(-float("inf"), True), (0.0, False), (float("nan"), False)])
+def test_a_buffer_may_hold_infinities(changed: float, right: bool) -> None:
+    module = with_buffer(torch.tensor([[1.0, -float("inf")], [1.0, float("nan")]]))
+
+    def run(x: Tensor) -> Tensor:
+        module.inner.total[0, 1] = changed
+        return x
+
+    assert compare(make_spec(nn.Module), module, run, 3, lambda x: x).ok is right
+
+
+def test_buffers_are_put_back_after_an_error() -> None:
+    module = with_buffer(torch.zeros(2))
+
+    def fails(x: Tensor) -> Tensor:
+        module.inner.total.add_(1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        compare(make_spec(nn.Module), module, fails, 3, lambda x: x)
+    assert float(module.inner.total.sum()) == 0

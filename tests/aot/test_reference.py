@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import TINY
 
-from precast.aot.reference import ModelReference, SpecReference, parse_overrides, parse_reference
+from precast.aot.reference import ModelReference, SpecReference, parse_reference, reference_of_hint
 from precast.aot.spec import ModelSpec
 from precast.errors import ConfigKeyError, FactoryError, PrecastError, UnknownModelError, UsageError
 
@@ -267,16 +267,15 @@ def test_a_factory_with_open_keywords_takes_any_override(file: Path) -> None:
     assert dict(spec(f"{file}:open_factory", anything=1).config) == {"anything": 1}
 
 
-def test_overrides_are_json_where_they_can_be() -> None:
-    pairs = {"a": "3", "b": "0.5", "c": "true", "d": "bfloat16", "e": "[1, 2]", "f": "null", "g": "", "h": '"4"'}
-    assert parse_overrides(pairs) == {
-        "a": 3, "b": 0.5, "c": True, "d": "bfloat16", "e": [1, 2], "f": None, "g": "", "h": "4"
-    }  # fmt: skip
+def test_a_hint_leads_back_to_what_was_named(file: Path) -> None:
+    for text in (f"{file}:factory", "ref_model:factory", str(TINY)):
+        named = parse_reference(text)
+        assert parse_reference(reference_of_hint(named.hint, "other:factory")) == named
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
-def test_an_override_that_no_key_can_hold_stays_text(text: str) -> None:
-    assert parse_overrides({"a": text}) == {"a": text}
+def test_without_a_hint_the_fallback_is_named() -> None:
+    assert reference_of_hint({}, "shop.model:tiny") == "shop.model:tiny"
+    assert reference_of_hint({"reference": "", "folder": "/somewhere"}) == ""
 
 
 def test_telling_what_a_name_means_imports_nothing(file: Path) -> None:

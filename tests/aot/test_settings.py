@@ -188,3 +188,18 @@ def test_resolved_settings_stay_as_they_are() -> None:
 
 def test_no_settings_means_those_of_the_environment() -> None:
     assert settle_settings(None, {"PRECAST_TARGET": "cpu", "PRECAST_JOBS": "5"}).jobs == 5
+
+
+def test_a_caller_s_settings_are_complete_and_the_level_fills_what_is_open() -> None:
+    environ = {"PRECAST_MAX_NUM_BATCHED_TOKENS": "512"}
+    given = settle_settings(Settings(target="cuda", optimization_level=1, max_num_batched_tokens=8192), environ)
+    assert (given.max_num_batched_tokens, given.cudagraph_mode, given.compile) == (8192, "PIECEWISE", True)
+    full = Settings(target="cuda", optimization_level=1, cudagraph_mode="FULL_AND_PIECEWISE")
+    assert settle_settings(full, environ).cudagraph_mode == "FULL_AND_PIECEWISE"
+    assert settle_settings(None, environ).max_num_batched_tokens == 512
+
+
+@pytest.mark.parametrize("name", ["compile_range_endpoints", "compile_sizes"])
+def test_a_range_or_size_that_no_step_reaches_is_refused(name: str) -> None:
+    with pytest.raises(ConfigValueError, match="100"):
+        resolve_settings({"target": "cpu", "max_num_batched_tokens": 64, name: "8,100"}, {})

@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import torch
 
-from precast.aot.spec import TensorInput
+from precast.aot.spec import _DTYPES, ModelSpec, TensorInput
+from precast.errors import ConfigValueError
 
 
 def test_an_input_is_a_value_with_int64_by_default() -> None:
@@ -26,3 +29,51 @@ def test_importing_costs_no_torch(module: str) -> None:
     program = f"import sys; sys.path.insert(0, 'src'); import {module}; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert out.stdout == b"False\n"
+
+
+@pytest.mark.parametrize("name", _DTYPES)
+def test_every_known_dtype_is_one_of_torch(name: str) -> None:
+    assert isinstance(getattr(torch, name), torch.dtype)
+    assert TensorInput("x", ("tokens",), name).dtype == name
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"dtype": "flot32"}, "dtype"), ({"dtype": torch.float32}, "dtype"), ({"dtype": None}, "dtype"),
+        ({"shape": ("tokens", -1)}, "shape"), ({"shape": (1.5,)}, "shape"), ({"shape": (True,)}, "shape"),
+        ({"shape": ("",)}, "shape"), ({"shape": "tokens"}, "shape"), ({"shape": 3}, "shape"),
+        ({"name": ""}, "name"), ({"name": "a b"}, "name"), ({"name": 3}, "name"),
+    ],
+)  # fmt: skip
+def test_a_wrong_input_is_refused_by_field(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigValueError, match=rf"\.{field}`"):
+        TensorInput(**{"name": "x", "shape": ("tokens", 4), "dtype": "float32", **given})
+
+
+def a_spec(**given: Any) -> ModelSpec:
+    inputs = (TensorInput("x", ("tokens",)),)
+    fields = {"name": "m", "build": list, "inputs": inputs, "splitting_ops": ("a::b",), "sample": list}
+    return ModelSpec(**{**fields, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"config": {"scale": float("nan")}}, r"config\['scale'\]"),
+        ({"config": {"dtype": torch.float16}}, r"config\['dtype'\]"),
+        ({"config": {"rope": {"factors": [1.0, float("inf")]}}}, r"config\['rope'\]\['factors'\]\[1\]"),
+        ({"config": {"ids": {1, 2}}}, r"config\['ids'\]"), ({"config": {3: 1}}, "config"), ({"config": [1]}, "config"),
+        ({"splitting_ops": "a::b"}, "splitting_ops"), ({"splitting_ops": (1,)}, "splitting_ops"),
+        ({"inputs": TensorInput("x", ())}, "inputs"), ({"inputs": ("x",)}, "inputs"),
+        ({"build": None}, "build"), ({"sample": 3}, "sample"), ({"name": ""}, "name"),
+    ],
+)  # fmt: skip
+def test_a_wrong_spec_is_refused_by_field(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigValueError, match=rf"ModelSpec\.{field}`"):
+        a_spec(**given)
+
+
+def test_a_config_of_plain_values_is_taken() -> None:
+    config = {"a": 1, "b": [1.5, None, "x"], "c": {"d": (True,)}}
+    assert a_spec(config=config).config == config

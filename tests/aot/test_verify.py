@@ -81,6 +81,7 @@ def test_a_sound_entry_loads_with_no_compiler_no_cache_and_no_compiler_module(en
     assert (found["ok"], found["exit"], found["heavy"]) == (True, 0, [])
     assert found["stages"] == {"files": "ok", "env": "ok", "load": "ok"}
     assert found["facts"]["load"]["compiler_processes"] == found["facts"]["load"]["dynamo_frames"] == 0
+    assert found["facts"]["load"]["processes"] == 0
 
 
 @pytest.mark.compiles
@@ -173,6 +174,29 @@ def test_a_compile_while_loading_fails_the_load(tmp_path: Path, monkeypatch: pyt
     assert (report.ok, report.exit_code) == (False, ExitCode.VERIFY_FAILED)
     assert isinstance(report.problems[0], VerifyError)
     assert "g++" in report.problems[0].why
+
+
+@pytest.mark.parametrize(("kind", "exit_code"), [("aoti", ExitCode.VERIFY_FAILED), ("inductor", ExitCode.OK)])
+def test_an_aoti_load_may_start_no_process_at_all(
+    kind: str, exit_code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = manifest(model=replace(manifest().model, reference="gone"))
+    made = replace(made, payloads=tuple(replace(p, kind=kind) for p in made.payloads))
+    publish(tmp_path, made)
+
+    class Kind:
+        def load(self, data: bytes, folder: Path, name: str) -> Any:
+            subprocess.run(["/bin/true"], check=True)
+            return list
+
+    monkeypatch.setattr("precast.aot.load.payload_kind", lambda name: Kind())
+    report = verify(made.key, cache_dir=tmp_path)
+    assert report.exit_code == exit_code
+    if kind == "aoti":
+        assert report.problems[0].what.startswith("a process was started")
+        assert "true" in str(report.problems[0].why)
+    else:
+        assert report.stages[2].facts["processes"] == 1
 
 
 def test_without_the_model_the_numbers_are_skipped_and_asked_for_they_fail(

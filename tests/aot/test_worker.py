@@ -2,6 +2,9 @@
 
 import json
 import os
+import select
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from precast.aot.worker import PAYLOAD, PROGRAM, RESULT, JobFile, main
+from precast.aot.worker import PAYLOAD, PROGRAM, RESULT, JobFile, brief, main
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +75,56 @@ def test_modules_that_register_ops_are_imported_from_the_model_s_folder(tmp_path
 def test_an_unknown_kind_is_reported(tmp_path: Path) -> None:
     _, result = run(tmp_path, kind="unheard")
     assert result["kind"] == "FormatError"
+
+
+def test_an_error_is_told_by_its_type_and_first_line() -> None:
+    assert brief(ValueError("\n  first \nsecond")) == "ValueError: first"
+    assert brief(ValueError()) == "ValueError"
+
+
+def test_a_report_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    main([str(tmp_path)])
+    assert [p.name for p in tmp_path.iterdir()] == [RESULT]
+
+
+# The child waits for a signal; its parent is killed as soon as the child has said that it is ready.
+_CHILD = """
+import os, signal, sys
+from precast.aot.worker import die_with_parent
+die_with_parent(int(sys.argv[1]))
+os.write(1, b"ready\\n")
+signal.pause()
+"""
+_PARENT = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())], stdout=subprocess.PIPE)
+assert child.stdout.readline() == b"ready\\n"
+print(child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def source() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+
+
+def test_a_worker_dies_with_its_parent() -> None:
+    reader, writer = os.pipe()  # both hold its writing end as stderr: it ends when both have ended
+    command = [sys.executable, "-c", _PARENT, _CHILD]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer, env=source()) as parent:
+        os.close(writer)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert parent.wait(timeout=60) == -signal.SIGKILL
+        ended, _, _ = select.select([reader], [], [], 30)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    assert ended
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_a_worker_whose_parent_has_ended_ends_at_once() -> None:
+    program = "from precast.aot.worker import die_with_parent; die_with_parent(1 << 30); print('alive')"
+    out = subprocess.run([sys.executable, "-c", program], env=source(), capture_output=True, check=False)
+    assert (out.returncode, out.stdout) == (-signal.SIGKILL, b"")

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
-from precast.cache.canonical import canonical_json, sha256
+from precast.aot.reference import parse_reference
+from precast.aot.request import compile_input
+from precast.aot.settings import resolve_settings
+from precast.cache.canonical import Json, canonical_json, sha256
 from precast.cache.container import RawTensor
 from precast.cache.factors import Factor, entry_key
 from precast.cache.manifest import (
@@ -30,6 +34,17 @@ FACTORS = (
     Factor("compiler", "torch", "2.13.0"),
     Factor("graph", "graph", "ab" * 32),
 )
+
+
+@cache
+def _machine_factors() -> tuple[Factor, ...]:
+    settings = resolve_settings({"target": "x86-64-v3", "payload": "aoti"}, {})
+    return compile_input((), settings, {}).request.factors
+
+
+def request_factors(model: str, overrides: Mapping[str, Json] | None = None) -> tuple[Factor, ...]:
+    """The factors of a real request for MODEL on a machine without variables; nothing is imported for it."""
+    return (*_machine_factors(), *parse_reference(model).factors(overrides or {}))
 
 
 class Clock:

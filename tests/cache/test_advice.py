@@ -4,6 +4,7 @@ from precast.cache.advice import advise
 from precast.cache.canonical import Json
 from precast.cache.diff import Change, LineChange, Side
 from precast.cache.factors import GROUPS, Factor
+from precast.cache.masking import seal
 
 ADVICE = [
     ("env", "CC", "gcc 12", "gcc", "Set CC='gcc 12'"),
@@ -16,7 +17,22 @@ ADVICE = [
     ("config", "settings.splitting_ops", ["a::b", "c::d"], None, "Pass --splitting-op a::b --splitting-op c::d"),
     ("config", "settings.inductor_config.freezing", True, None, "Pass --inductor freezing=true"),
     ("config", "model.name", "a b", "c", "Pass --set name='a b'"),
-    ("config", "model.layers", None, 4, "Leave out --set layers"),
+    ("config", "model.heads", None, 4, "Leave out --set heads, or take it out of config.json"),
+    ("config", "model.alibi.factor", None, 4, "Leave out --set alibi, or take it out of config.json"),
+    ("config", "model.rope.factor", 2, 4, """Pass --set rope='{"factor": 2, "type": "yarn"}'"""),
+    ("config", "model.rope.base", None, 4, """Pass --set rope='{"factor": 2, "type": "yarn"}'"""),
+    ("config", "model.window", None, 4, "Pass --set window=null"),
+    (
+        "config",
+        "model.hub.api_key",
+        "sha256:12345678",
+        None,
+        "Pass the value of hub that has the digest sha256:12345678",
+    ),
+    ("config", "model.set.width", "4", 4, """Pass --set width='"4"'"""),
+    ("config", "model.set.heads", None, 4, "Leave out --set heads"),
+    ("config", "model.factory", "shop.model:tiny", "shop.model:large", "Name the factory shop.model:tiny"),
+    ("config", "model.factory", None, "shop.model:large", "Name the model's config folder"),
     ("config", "signature.x", ["f", [1]], None, 'Give the input `x` back its shape and dtype: ["f", [1]]'),
     ("code", "module:shop", "ab", "cd", "Revert shop/__init__.py (module shop) to the content with the digest ab"),
     ("code", "module:shop.model", "ab", None, "Bring back shop/model.py (module shop.model)"),
@@ -42,12 +58,25 @@ ADVICE = [
 ]
 
 
+ENTRY = Side(
+    "a",
+    "",
+    (
+        Factor("code", "module:shop.model", "ab"),
+        Factor("config", "model.name", "a b"),
+        Factor("config", "model.rope", {"type": "yarn", "factor": 2}),
+        Factor("config", "model.window", None),
+        Factor("config", "model.hub", {"api_key": seal("hunter2")}),
+        Factor("config", "model.set.width", "4"),
+    ),
+)
+
+
 @pytest.mark.parametrize(("group", "name", "old", "new", "line"), ADVICE, ids=[item[4] for item in ADVICE])
 def test_each_kind_of_change_has_its_own_advice(group: str, name: str, old: Json, new: Json, line: str) -> None:
     kind = "added" if old is None else "removed" if new is None else "changed"
-    entry = Side("a", "", (Factor("code", "module:shop.model", "ab"),))
     assert group in GROUPS
-    assert advise([Change(group, name, kind, old, new, "breaking", "")] * 2, entry) == (line,)
+    assert advise([Change(group, name, kind, old, new, "breaking", "")] * 2, ENTRY) == (line,)
 
 
 @pytest.mark.parametrize(

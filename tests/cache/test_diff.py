@@ -1,7 +1,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cache.support import FACTORS
@@ -23,7 +22,8 @@ labels = st.sampled_from(
         ("env", "HF_TOKEN"),
         ("env", "RANK"),
         ("config", "model.layers"),
-        ("config", "model.overrides"),
+        ("config", "model.set.layers"),
+        ("config", "model.spec.layers"),
         ("config", "settings.payload"),
         ("code", "module:shop.model"),
         ("code", "distribution:tools"),
@@ -40,7 +40,6 @@ sides = st.builds(
         factors=tuple(Factor(group, name, value) for (group, name), value in factors.items()),
         sources={} if source is None else {"shop.model": source},
         settings=tuple(SettingRecord(name, value, "flag") for name, value in chosen.items()),
-        overrides={"layers": 3} if foreign else {},
         foreign=foreign,
     ),
     st.sampled_from(["a", "b", "live"]),
@@ -197,14 +196,17 @@ def test_a_setting_that_is_a_factor_is_listed_once() -> None:
 
 
 def request(*factors: Factor, **fields: Any) -> Side:
-    known = (item for item in FACTORS if item.group not in ("graph", "code") and not item.name.startswith("model."))
-    identity = Factor("config", "model.identity", {"kind": "module"})
-    return Side("live", "", (*known, identity, *factors), **fields)
+    known = (item for item in FACTORS if item.group not in ("graph", "code"))
+    return Side("live", "", (*known, *factors), **fields)
 
 
 def test_what_only_a_trace_can_tell_of_a_request_is_no_difference() -> None:
     entry = side(
-        Factor("env", "SHOP_MODE", "fast"), Factor("env", "CC", None), Factor("code", "module:shop.model", "ab" * 32)
+        Factor("env", "SHOP_MODE", "fast"),
+        Factor("env", "CC", None),
+        Factor("config", "signature.x", ["int64", [None]]),
+        Factor("config", "model.spec.layers", 4),
+        Factor("code", "module:shop.model", "ab" * 32),
     )
     found = diff_sides(entry, request())
     assert found.changes == ()
@@ -219,26 +221,6 @@ def test_what_a_request_does_say_is_compared() -> None:
         ("env/TRITON_DEBUG", "removed"),
         ("code/module:shop.model", "removed"),
     ]
-
-
-OVERRIDES = [
-    ({}, {"layers": 5}, ("config/model.layers", "changed", 4, 5)),
-    ({"layers": 4}, {}, ("config/model.layers", "removed", 4, None)),
-    ({}, {"layers": 4}, None),
-    ({"layers": 4}, {"layers": 4}, None),
-    ({}, {"hidden": 64}, ("config/model.hidden", "added", None, 64)),
-    ({"hidden": 64}, {"hidden": 64}, None),
-]
-
-
-@pytest.mark.parametrize(("given", "asked", "expected"), OVERRIDES)
-def test_overrides_of_a_request_are_compared_with_the_values_they_stand_for(
-    given: dict[str, Any], asked: dict[str, Any], expected: tuple[Any, ...] | None
-) -> None:
-    entry = side(overrides=given)
-    found = diff_sides(entry, request(Factor("config", "model.overrides", asked)))
-    shown = [(change.label, change.kind, change.a, change.b) for change in found.changes]
-    assert shown == ([] if expected is None else [expected])
 
 
 def test_variables_of_vllm_that_the_register_leaves_out_are_noise() -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from tests.cache.support import PAYLOADS, damage, flip, make_manifest, publish, with_sources
+from tests.cache.support import PAYLOADS, damage, flip, make_manifest, publish, request_factors, with_sources
 
 from precast.cache.canonical import Json, sha256
 from precast.cache.diff import Side, diff_sides
-from precast.cache.environment import variable_factor
+from precast.cache.environment import environment_factors, variable_factor
 from precast.cache.explain import Explanation, explain
 from precast.cache.factors import Factor, entry_key
 from precast.cache.lookup import Lookup, MissReason, Request, lookup
@@ -38,14 +38,12 @@ class World:
     factory: str = "tiny"
 
     @property
-    def known(self) -> tuple[Factor, ...]:
-        """What is known before tracing and is part of the key."""
-        return (
-            variable_factor("TORCHINDUCTOR_MAX_AUTOTUNE", self.environ),
-            Factor("config", "settings.payload", "aoti"),
-            Factor("compiler", "torch", {"version": self.torch, "digest": sha256(self.torch.encode())}),
-            Factor("compiler", "target", {"device": "cuda", "arch": "sm_90"}),
-        )
+    def request(self) -> tuple[Factor, ...]:
+        """What is known before tracing."""
+        torch = Factor("compiler", "torch", {"version": self.torch, "digest": sha256(self.torch.encode())})
+        asked = request_factors(f"shop.model:{self.factory}", {"layers": self.layers})
+        others = (factor for factor in asked if factor.label != torch.label)
+        return (*others, torch, *environment_factors(self.environ))
 
     @property
     def looked_up(self) -> tuple[Factor, ...]:
@@ -55,21 +53,15 @@ class World:
         return (*modules, *(variable_factor(name, self.environ) for name in ("SHOP_MODE", "SHOP_TOKEN", "SHOP_NEW")))
 
     @property
-    def request(self) -> tuple[Factor, ...]:
-        identity: dict[str, Json] = {"kind": "file", "module": "shop.model", "factory": self.factory}
-        overrides: dict[str, Json] = {"layers": self.layers}
-        named = (Factor("config", "model.identity", identity), Factor("config", "model.overrides", overrides))
-        return (*self.known, *named)
-
-    @property
     def live(self) -> Side:
         texts = {"shop.model": self.model, "shop.layers": LAYERS}
         return Side("live", "", (*self.request, *self.looked_up), texts)
 
     @property
     def manifest(self) -> Manifest:
-        traced = (Factor("config", "model.layers", self.layers), Factor("graph", "graph", sha256(repr(self).encode())))
-        factors = (*self.known, *self.looked_up, *traced)
+        order = Factor("config", "signature.order", ["tokens"])
+        traced = (order, Factor("graph", "graph", sha256(repr(self).encode())))
+        factors = (*self.request, *self.looked_up, *traced)
         config: dict[str, Json] = {"layers": self.layers, "overrides": {"layers": self.layers}}
         model = ModelRecord(self.factory, f"shop/model.py:{self.factory}", config)
         return replace(make_manifest(factors=factors), key=entry_key(factors), model=model)
@@ -208,8 +200,15 @@ def test_an_entry_that_no_request_led_to_is_said_to_need_a_trace(store: Store, e
 
 def test_another_override_is_named_with_the_flag_that_sets_it_back(store: Store, entry: str) -> None:
     found = asked(store, World(layers=7))
-    assert [(reason.factor, reason.a, reason.b) for reason in found.reasons] == [("config/model.layers", CHOSEN, 7)]
+    assert [(reason.factor, reason.a, reason.b) for reason in found.reasons] == [("config/model.set.layers", CHOSEN, 7)]
     assert found.advice[0] == f"Pass --set layers={CHOSEN}"
+
+
+def test_a_value_that_is_no_longer_given_is_named(store: Store, entry: str) -> None:
+    world = World()
+    request = tuple(factor for factor in world.request if factor.name != "model.set.layers")
+    found = explain(store, replace(world.live, factors=request), lookup(store, Request(request), [], world.environ))
+    assert [(r.factor, r.a, r.b) for r in found.reasons] == [("config/model.set.layers", CHOSEN, None)]
 
 
 def test_an_entry_to_measure_against_can_be_named(store: Store, entry: str) -> None:
@@ -222,7 +221,7 @@ def test_an_entry_to_measure_against_can_be_named(store: Store, entry: str) -> N
         assert found.nearest is not None
         assert found.diff is not None
         assert found.nearest.key == other
-        assert [change.label for change in found.diff.changes] == ["config/model.layers", "compiler/torch.version"]
+        assert [change.label for change in found.diff.changes] == ["config/model.set.layers", "compiler/torch.version"]
     with pytest.raises(NoEntryError):
         explain(store, world.live, answer, against="nothing")
 

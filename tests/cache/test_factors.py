@@ -9,6 +9,7 @@ from precast.cache.factors import GROUPS, REGISTER, Factor, FactorRule, entry_ke
 names = {
     "<VARIABLE>": "TORCHINDUCTOR_FREEZING",
     "settings.<field>": "settings.payload",
+    "model.set.<key>": "model.set.layers",
     "model.<dotted key>": "model.attention.scale",
     "signature.<input>": "signature.tokens",
     "module:<name>": "module:shop.model",
@@ -81,7 +82,11 @@ def test_every_group_has_a_digest_in_a_fixed_order() -> None:
 def test_the_key_of_no_factors_never_changes() -> None:
     """Another key for the same factors would orphan every store in the world."""
     assert entry_key([]) == "44554762f098747ba4c70bfcf0552b9b41bd64fa0b7b47cbcc0f5eb0447476bf"
-    assert entry_key(every) == "871ebbaed2c9eeefaaa654cce7db1520a9a4bd269a99079681bdd57eed0e7b65"
+    later = ("model.factory", "model.set.layers")  # rows that the register got after the digest was written down
+    assert (
+        entry_key(factor for factor in every if factor.name not in later)
+        == "871ebbaed2c9eeefaaa654cce7db1520a9a4bd269a99079681bdd57eed0e7b65"
+    )
 
 
 def test_all_wrong_factors_are_named_at_once() -> None:

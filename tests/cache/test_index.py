@@ -19,8 +19,10 @@ from tests.cache.support import (
     publish,
     publish_numbered,
     publish_sources,
+    request_factors,
 )
 
+from precast.cache.canonical import Json
 from precast.cache.diff import Side, diff_sides
 from precast.cache.factors import Factor, entry_key
 from precast.cache.index import SummaryRow, nearest, summaries
@@ -34,14 +36,12 @@ def index(store: Store, name: str = "summary") -> Path:
     return store.layout.stats / f"index-{name}.json"
 
 
-def publish_with(store: Store, *factors: Factor, model: str = "tiny", given: dict[str, int] | None = None) -> str:
+def publish_with(store: Store, *factors: Factor, model: str = "tiny") -> str:
     """Publish an entry whose factors are `FACTORS`, some of them replaced."""
     named = {factor.label: factor for factor in (*FACTORS, *factors)}
     chosen = tuple(named.values())
-    config: dict[str, Any] = {"layers": 4, **({"overrides": given} if given else {})}
-    manifest = replace(
-        make_manifest(factors=chosen), key=entry_key(chosen), model=ModelRecord(model, f"shop.model:{model}", config)
-    )
+    named_model = ModelRecord(model, f"shop.model:{model}", {"layers": 4})
+    manifest = replace(make_manifest(factors=chosen), key=entry_key(chosen), model=named_model)
     return publish(store, manifest, PAYLOADS)
 
 
@@ -152,7 +152,7 @@ def test_an_index_of_another_shape_is_made_anew(store: Store, key: str, shape: s
     signature = json.dumps([status.st_size, status.st_mtime_ns, status.st_ino])
     for name in ("summary", "factors"):
         filled = shape.replace("KEY", key).replace("SIG", signature)
-        index(store, name).write_text(f'{{"schema":"precast.index-{name}/1","rows":{filled}}}')
+        index(store, name).write_text(f'{{"schema":"precast.index-{name}/2","rows":{filled}}}')
     assert (summaries(store), nearest(store, FACTORS)) == (rows, near)
     assert (summaries(store), nearest(store, FACTORS)) == (rows, near)
 
@@ -230,20 +230,19 @@ def test_damaged_entries_are_not_ranked(store: Store, key: str) -> None:
     assert nearest(store, FACTORS) == ()
 
 
-def test_a_request_is_measured_by_its_overrides(store: Store) -> None:
-    default = publish_with(store, Factor("env", "CC", "gcc"))
-    five = publish_with(store, Factor("config", "model.layers", 5), Factor("env", "CC", "gcc"), given={"layers": 5})
-    known = tuple(factor for factor in FACTORS if factor.group in ("env", "compiler"))
+def test_a_request_is_measured_by_its_model_and_what_the_model_is_given(store: Store) -> None:
+    graph = Factor("graph", "graph", "cd" * 32)
 
-    def first(overrides: dict[str, int]) -> str:
-        asked = (
-            *known,
-            Factor("config", "model.overrides", dict(overrides)),
-            Factor("config", "settings.payload", "aoti"),
-        )
-        return nearest(store, asked)[0].key
+    def publish_made(overrides: dict[str, Json]) -> str:
+        made = (*request_factors("shop.model:tiny", overrides), graph)
+        return publish(store, replace(make_manifest(factors=made), key=entry_key(made)), PAYLOADS)
 
-    assert [first({"layers": 5}), first({}), first({"layers": 4})] == [five, default, default]
+    keys = {layers: publish_made({"layers": layers} if layers else {}) for layers in (0, 4, 5)}
+    for layers, key in keys.items():
+        near = nearest(store, request_factors("shop.model:tiny", {"layers": layers} if layers else {}))
+        assert (near[0].key, near[0].differing) == (key, {})
+        assert [item.differing for item in near[1:]] == [{"config": 1}] * 2
+    assert nearest(store, request_factors("shop.model:large", {"layers": 4}))[0].differing == {"config": 1}
 
 
 values: st.SearchStrategy[Any] = st.sampled_from(
@@ -251,30 +250,31 @@ values: st.SearchStrategy[Any] = st.sampled_from(
 )
 factors = st.dictionaries(
     st.sampled_from(
-        [("env", "CC"), ("config", "model.a"), ("code", "module:m"), ("compiler", "torch"), ("graph", "graph")]
+        [
+            ("env", "CC"),
+            ("env", "SHOP_MODE"),
+            ("config", "model.a"),
+            ("config", "model.set.a"),
+            ("config", "model.spec.a"),
+            ("config", "signature.a"),
+            ("code", "module:m"),
+            ("compiler", "torch"),
+            ("compiler", "pass:p"),
+            ("graph", "graph"),
+        ]
     ),
     values,
 ).map(lambda named: tuple(Factor(group, name, value) for (group, name), value in named.items()))
-overrides = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([1, "1"]))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
-@given(stored=factors, given=overrides, asked=factors, wanted=overrides)
+@given(stored=factors, asked=factors)
 def test_ranking_and_diff_agree_on_which_factors_differ(
-    tmp_path_factory: pytest.TempPathFactory,
-    stored: tuple[Factor, ...],
-    given: dict[str, Any],
-    asked: tuple[Factor, ...],
-    wanted: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory, stored: tuple[Factor, ...], asked: tuple[Factor, ...]
 ) -> None:
     store = Store(tmp_path_factory.mktemp("root"))
     stored = (*(factor for factor in stored if factor.group != "graph"), Factor("graph", "graph", "cd" * 32))
-    traced = any(factor.group == "graph" for factor in asked)
-    if not traced:
-        named_by_overrides = Factor("config", "model.overrides", dict(wanted))
-        asked = (*(factor for factor in asked if factor.group != "config"), named_by_overrides)
-    model = ModelRecord("tiny", "tiny", {"overrides": dict(given)})
-    manifest = replace(make_manifest((), {}, stored), key=entry_key(stored), model=model)
+    manifest = replace(make_manifest((), {}, stored), key=entry_key(stored))
     store.layout.prepare()
     store.publish(manifest)
     changes = diff_sides(manifest_side(manifest, "a"), Side("live", "", asked)).changes

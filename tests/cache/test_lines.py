@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precast.cache.lines import LineChange, line_changes, unified_patch
-from precast.cache.masking import source_lines
+from precast.cache.masking import mask_source, source_lines
 
 texts = st.lists(st.sampled_from(["a", "b", "c", "", "d"]), max_size=12).map("\n".join)
 
@@ -54,3 +54,14 @@ def test_secrets_are_masked_in_changes_and_patches() -> None:
     shown = str(line_changes("m", old, new)) + "\n".join(unified_patch("m", old, new, "a", "b"))
     assert "plain" not in shown
     assert shown.count("sha256:") == 4
+
+
+def test_a_stored_text_that_is_masked_differs_from_the_present_one_only_where_it_changed() -> None:
+    now = 'def f(draft_tokens: int = 0, mode: str = "none"):\n    key = "hunter2"\n    return 1\n'
+    stored = "\n".join(mask_source(now))
+    assert line_changes("m", stored, now) == ()
+    changed = now.replace("return 1", "return 2")
+    assert [(line.line_a, line.a, line.b) for line in line_changes("m", stored, changed)] == [
+        (3, "    return 1", "    return 2")
+    ]
+    assert [line.line_a for line in line_changes("m", stored, now.replace("hunter2", "hunter3"))] == [2]

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cache.support import FACTORS, PAYLOADS, damage, files_below, flip, make_manifest, publish
+from tests.cache.support import FACTORS, PAYLOADS, damage, files_below, flip, make_manifest, publish, request_factors
+from tests.conftest import TINY
 
+from precast.cache.canonical import Json
 from precast.cache.environment import variable_factor
 from precast.cache.factors import Factor, entry_key
 from precast.cache.lookup import Lookup, MissReason, Request, lookup
@@ -137,6 +139,42 @@ def test_a_remembered_entry_of_another_request_is_no_hit(shop: Shop) -> None:
     remember(shop.store, other.digest, shop.key, {})
     (reason,) = lookup(shop.store, other, [str(shop.folder)], shop.environ).reasons
     assert (reason.code, reason.factor, reason.a, reason.b) == ("factor_changed", "compiler/torch", "2.13.0", "2.14.0")
+
+
+def misplaced(shop: Shop, request: Request) -> list[tuple[str, str, object, object]]:
+    """Copy the entry's pointer to where another request looks, and look."""
+    requests = shop.store.layout.requests
+    (requests / f"{request.digest}.json").write_bytes((requests / f"{shop.request.digest}.json").read_bytes())
+    found = lookup(shop.store, request, [str(shop.folder)], shop.environ)
+    assert found.hit is None
+    return [(reason.code, reason.factor, reason.a, reason.b) for reason in found.reasons]
+
+
+def test_a_factor_of_the_request_that_an_entry_lacks_speaks_against_it(shop: Shop) -> None:
+    for value in (2, None):
+        request = Request((*FACTORS, Factor("config", "model.set.heads", value)))
+        assert misplaced(shop, request) == [("factor_changed", "config/model.set.heads", None, value)]
+
+
+def test_a_factor_of_an_entry_that_the_request_lacks_speaks_against_it(shop: Shop) -> None:
+    request = Request(tuple(factor for factor in FACTORS if factor.name != "model.layers"))
+    assert misplaced(shop, request) == [("factor_changed", "config/model.layers", 4, None)]
+
+
+def test_a_pointer_to_the_entry_of_another_real_request_is_no_hit(store: Store) -> None:
+    models: list[tuple[str, dict[str, Json]]] = [
+        ("shop.model:tiny", {}), ("shop.model:tiny", {"a": 1}), ("shop.model:tiny", {"a": 1, "b": 2}),
+        ("shop.model:large", {}), (str(TINY), {}), (str(TINY), {"rms_norm_eps": 0.5}),
+    ]  # fmt: skip
+    requests = [Request(request_factors(model, overrides)) for model, overrides in models]
+    for request in requests:
+        made = (*request.factors, Factor("graph", "graph", "ab" * 32), Factor("config", "signature.order", ["x"]))
+        key = publish(store, make_manifest(factors=made), PAYLOADS)
+        for other in requests:
+            remember(store, other.digest, key, {})
+            found = lookup(store, other, [], {}).hit
+            assert (found is not None and found.key == key) is (other is request)
+            (store.layout.requests / f"{other.digest}.json").unlink()
 
 
 def test_an_unknown_request_has_no_entry(store: Store) -> None:

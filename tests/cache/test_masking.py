@@ -68,7 +68,7 @@ def test_in_a_config_only_texts_under_secret_words_are_secrets(name: str, value:
 
 
 def test_secrets_deep_in_a_mapping_are_masked() -> None:
-    shown = public_value("config", "model.identity", {"config": {"hf_token": SECRET, "layers": 4}})
+    shown = public_value("config", "model.hub", {"config": {"hf_token": SECRET, "layers": 4}})
     assert shown == {"config": {"hf_token": SHOWN, "layers": 4}}
 
 
@@ -96,6 +96,12 @@ def test_a_literal_assigned_to_a_secret_name_is_masked_and_lines_keep_their_numb
     assert "sha256:" in "\n".join(lines)
     assert len(lines) == len(source_lines(text))
     assert (lines[0], lines[-1]) == ("first = 1", "last = 2")
+
+
+@pytest.mark.parametrize("template", SOURCES)
+def test_a_masked_text_is_masked_no_further(template: str) -> None:
+    once = mask_source(f"first = 1\n{template.format(SECRET)}\nlast = 2")
+    assert mask_source("\n".join(once)) == once
 
 
 def test_another_secret_gives_another_line() -> None:

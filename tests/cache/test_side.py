@@ -19,9 +19,9 @@ from tests.cache.support import (
 from precast.cache.canonical import canonical_json, sha256
 from precast.cache.diff import Side, diff_sides
 from precast.cache.factors import Factor, entry_key
-from precast.cache.manifest import SCHEMA, ModelRecord
+from precast.cache.manifest import SCHEMA
 from precast.cache.mega import write_mega
-from precast.cache.side import manifest_side, open_side
+from precast.cache.side import open_side
 from precast.cache.store import Store
 from precast.cache.tags import set_tag
 from precast.errors import (
@@ -112,11 +112,6 @@ def test_an_aot_folder_of_vllm_has_no_factors(store: Store, tmp_path: Path) -> N
     (folder / "rank_0_0").mkdir(parents=True)
     with pytest.raises(NoEntryError, match="no factors"):
         open_side(str(folder), store)
-
-
-def test_what_a_model_was_given_is_known_of_a_side() -> None:
-    model = ModelRecord("tiny", "shop.model:tiny", {"layers": 4, "overrides": {"layers": 4}})
-    assert manifest_side(replace(make_manifest(), model=model, ignored=("HOME",)), "a").overrides == {"layers": 4}
 
 
 ABSENT = ("no-such-tag", "0123456789ab", "a/b/manifest.json", "nowhere@0123456789ab", "@", "", "x@")

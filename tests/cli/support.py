@@ -207,6 +207,20 @@ def put_entry(
     return manifest.key
 
 
+def outside_fences(text: str) -> list[str]:
+    """The lines of a log in which GitHub's runner still looks for commands, the fences themselves left out."""
+    kept, end = [], ""
+    for line in text.splitlines():
+        if end:
+            end = "" if line == end else end
+        elif line.startswith("::stop-commands::"):
+            end = f"::{line.removeprefix('::stop-commands::')}::"
+        else:
+            kept.append(line)
+    assert not end, "a fence is left open"
+    return kept
+
+
 def strict_schema(name: str) -> dict[str, Any]:
     """The schema of an answer, with every field that it does not name forbidden: what we write must be documented."""
     whole: dict[str, Any] = _closed(document(name))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.support import FakeLibrary, FakeReport, FakeResult, FakeStage, Ran
+from tests.cli.support import FakeLibrary, FakeReport, FakeResult, FakeStage, Ran, outside_fences
 
 from precast.cli.envelope import Remark
 from precast.cli.github import Annotation, Github, GithubChoice
@@ -84,6 +84,41 @@ def test_a_summary_is_a_table_whose_cells_hold_no_markup(tmp_path: Path) -> None
         r"| x\|y z | \<b\>\`1\` |",
         "",
     ]
+
+
+COMMANDS = [
+    "::error::x",
+    " \t::add-mask::x",
+    "a\n::error::x",
+    "a\r::error::x",
+    "plain ##[add-mask]x",
+    "\u2003::debug::x",
+]
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_a_command_inside_an_answer_is_fenced_by_a_token_of_its_own(text: str) -> None:
+    github = Github(GithubChoice.ON, {})
+    first, second = github.fenced(text), github.fenced(text)
+    assert first != second
+    assert text in first
+    assert outside_fences(f"a\n{first}\nb") == ["a", "b"]
+    assert Github(GithubChoice.OFF, {}).fenced(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "def f(x):", "a::b", "x = y[::2]", "## [x]", "+::error::x"])
+def test_an_answer_without_a_command_is_left_alone(text: str) -> None:
+    assert Github(GithubChoice.ON, {}).fenced(text) == text
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_what_programs_read_holds_no_fence(form: Format) -> None:
+    stdout = io.StringIO()
+    out = Output(stdout, io.StringIO(), format=form, github=Github(GithubChoice.ON, {}))
+    out.text("::error::x")
+    out.result({"code": "::error::x"}, ["::error::x"])
+    out.finish(0)
+    assert ("::stop-commands::" in stdout.getvalue()) is (form is Format.HUMAN)
 
 
 @pytest.mark.parametrize("form", list(Format))

@@ -21,7 +21,12 @@ from precast.errors import ConfigValueError, UsageError
         ("sizes=[1,2]", [1, 2]),
         ("rule=a=b", "a=b"),
         ("empty=", ""),
+        ("nothing=null", None),
         ("odd=NaN", "NaN"),
+        ("odd=[-Infinity]", "[-Infinity]"),
+        ("odd=1e999", "1e999"),
+        ('odd="\\ud800"', '"\\ud800"'),
+        (f"deep={'[' * 100_000}", "[" * 100_000),
     ],
 )
 def test_an_assigned_value_is_json_where_it_can_be(word: str, value: object) -> None:

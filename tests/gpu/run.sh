@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The GPU run: precompile and verify an 8-layer, 2048-wide bf16 decoder on CUDA, the decode loop, and the tests marked gpu.
-# Goes on after a failed step; prints its results last. Needs torch with CUDA and precast's dependencies; run it from anywhere.
+# Goes on after a failed step, prints its results last, and exits 1 when a step failed. Needs torch with CUDA and precast's dependencies; run it from anywhere.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
@@ -8,6 +8,7 @@ OUT=${OUT:-$(mktemp -d)}
 export PRECAST_CACHE_DIR=$OUT/store PYTHONUNBUFFERED=1
 MODEL=(examples/configs/llama-3.2-1b --set num_hidden_layers=8 --set dtype=bfloat16 --max-num-batched-tokens 2048)
 results=()
+failed=0
 
 step() { # step NAME COMMAND...: run it, keep its time and status
     local name=$1 started=$SECONDS
@@ -15,6 +16,7 @@ step() { # step NAME COMMAND...: run it, keep its time and status
     echo "== $name: $*"
     "$@"
     local status=$?
+    ((status == 0)) || failed=1
     results+=("$(printf '%-28s exit %-3d %4d s' "$name" "$status" $((SECONDS - started)))")
 }
 
@@ -30,7 +32,7 @@ step "precompile" precast precompile "${MODEL[@]}"
 step "precompile again" precast precompile "${MODEL[@]}"
 step "verify" precast verify "${MODEL[@]}"
 step "verify --json" precast verify "${MODEL[@]}" --json
-step "verify, compilers hidden" env TRITON_CACHE_DIR="$OUT/triton" TORCHINDUCTOR_CACHE_DIR="$OUT/inductor" \
+step "verify, empty caches" env TRITON_CACHE_DIR="$OUT/triton" TORCHINDUCTOR_CACHE_DIR="$OUT/inductor" \
     "$PYTHON" -m precast.cli verify "${MODEL[@]}"
 KEY=$(precast precompile "${MODEL[@]}" --format quiet)
 step "inspect show" precast inspect show "$KEY" --pieces --settings
@@ -45,3 +47,4 @@ step "gpu tests" "$PYTHON" -m pytest -q -m gpu tests/gpu
 echo
 echo "RESULTS"
 printf '%s\n' "${results[@]}"
+exit $failed

@@ -20,7 +20,7 @@ class Scaled(DecoderModel):
     factor = FACTOR
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        return super().forward(input_ids, positions) * self.factor
+        return super().forward(input_ids, positions) * self.factor + float(os.environ.get("SCENARIO_SHIFT", "0"))
 
 
 def base(

@@ -160,3 +160,12 @@ def test_nothing_of_it_imports_torch(crowded: tuple[Path, str, str], precast: Pr
     assert precast("inspect", "ls", *store, "--json", env=trap).status == 0
     assert precast("precompile", model, *store, *OPTIONS, "--json", env=trap).json["data"]["status"] == "up_to_date"
     assert "torch was imported" in precast("precompile", model, *store, *OPTIONS, "--force", "--json", env=trap).err
+
+
+def test_a_data_file_that_is_gone(crowded: tuple[Path, str, str], precast: Precast, tmp_path: Path) -> None:
+    root, key, _ = crowded
+    file = copy_model(tmp_path / "x")
+    file.with_name("table.json").unlink()
+    data = explain(precast, root, f"{file}:base")
+    assert data["nearest"]["key"] == key
+    assert {name: after for name, (_, after) in changes(data).items()} == {"code/data:table.json": None}

@@ -98,7 +98,17 @@ def test_an_edit_of_precast_s_own_code_changes_the_key(edited: str, tmp_path: Pa
     assert key_with(source, model, tmp_path / "R") != before
 
 
-EDITS = ("variable", "other variable", "table", "source", "unrelated file", "token budget", "jobs", "override")
+EDITS = (
+    "variable",
+    "forward variable",
+    "other variable",
+    "table",
+    "source",
+    "unrelated file",
+    "token budget",
+    "jobs",
+    "override",
+)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -133,6 +143,8 @@ def _edit(chosen: set[str], file: Path, patch: pytest.MonkeyPatch) -> tuple[dict
     overrides: dict[str, object] = {}
     if "variable" in chosen:
         patch.setenv("SCENARIO_FACTOR", "3")
+    if "forward variable" in chosen:
+        patch.setenv("SCENARIO_SHIFT", "1")
     if "other variable" in chosen:
         patch.setenv("SCENARIO_NOBODY_READS", "3")
     if "table" in chosen:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import os
 import shutil
 import sysconfig
 import zipfile
@@ -9,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.conftest import REPOSITORY, TinyEntry
 
 from precast.aot.payloads import aoti
 from precast.aot.payloads.aoti import AotiPayload
 from precast.aot.payloads.base import BuildJob
 from precast.aot.target import Target
+from precast.aot.torch_seams.aoti import _unpacked_in_tmp, load_package
 from precast.cache.store import Store
 from precast.errors import CompileError
+from precast.splitter.plan import RunPiece, SplitPlan
 
 V3, V4 = Target("cpu", "x86-64-v3"), Target("cpu", "x86-64-v4")
 
@@ -105,8 +109,10 @@ def test_a_build_is_for_the_target_with_the_user_s_options_last(
 def test_a_loaded_package_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run: Any = len
 
-    def load(path: Path) -> Any:
+    def load(path: Path, *, scratch: Path | None) -> Any:
         assert path.read_bytes() == b"data"
+        assert scratch is not None
+        (scratch / "aotinductor_unpacked").mkdir()
         return run
 
     monkeypatch.setattr("precast.aot.torch_seams.aoti.load_package", load)
@@ -118,6 +124,59 @@ def test_a_package_that_torch_refuses_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         AotiPayload().load(b"not a zip", tmp_path, "piece")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("member", "unpacks_here"), [("a/k.cubin", False), ("a/k.so", True)])
+def test_only_a_package_that_opens_files_when_called_keeps_torch_s_folder(
+    member: str, unpacks_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(
+        "precast.aot.torch_seams.aoti.load_package", lambda path, *, scratch: seen.append(scratch is not None)
+    )
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as package:
+        package.writestr(member, b"")
+    AotiPayload().load((tmp_path / "p.zip").read_bytes(), tmp_path, "piece")
+    assert seen == [unpacks_here]
+
+
+@pytest.mark.compiles
+def test_real_payloads_leave_nothing_on_the_disk_and_still_run(tiny_entry: TinyEntry, tmp_path: Path) -> None:
+    store = Store(tiny_entry.root, read_only=True)
+    made = store.manifest(tiny_entry.key)
+    before = set(_unpacked_in_tmp()), os.environ.get("TMPDIR")
+    runs = {
+        r.name.partition(":")[0]: AotiPayload().load(store.read_object(r.object, r.bytes), tmp_path, r.object[:16])
+        for r in made.payloads
+    }
+    assert list(tmp_path.iterdir()) == []
+    assert (set(_unpacked_in_tmp()), os.environ.get("TMPDIR")) == before
+    plan = SplitPlan.from_json(made.plan)
+    given = {i.name: i for i in plan.inputs}
+    first = next(s for s in plan.steps if isinstance(s, RunPiece))
+    inputs = [
+        torch.zeros([3 if s is None else s for s in given[n].shape], dtype=getattr(torch, given[n].dtype))
+        for n in first.inputs
+    ]
+    assert [o.shape[0] for o in runs[first.key](inputs)] == [3] * len(first.outputs)
+
+
+def test_torch_unpacks_into_the_scratch_folder_and_the_variable_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    class Loader:
+        def __init__(self, *_: Any) -> None:
+            seen.append(os.environ.get("TMPDIR"))
+            self.boxed_run = len
+
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", Loader)
+    monkeypatch.setenv("TMPDIR", "/their/own")
+    load_package(tmp_path / "p.pt2", scratch=tmp_path)
+    load_package(tmp_path / "p.pt2")
+    assert seen == [str(tmp_path), "/their/own"]
+    assert os.environ["TMPDIR"] == "/their/own"
 
 
 @pytest.mark.compiles

@@ -1,6 +1,8 @@
 """Dynamo's seam: sources by name, errors with the model's line, stores that the graph would lose."""
 
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,8 @@ import torch
 from tests.models import small
 from torch import Tensor, nn
 
+from precast.aot import torch_seams
+from precast.aot.torch_seams import capture as seam
 from precast.aot.torch_seams.capture import (
     Capture,
     CaptureError,
@@ -103,3 +107,36 @@ def test_an_error_keeps_reason_line_and_kind_on_one_line_each() -> None:
 
 def test_the_traced_files_hold_the_model_s() -> None:
     assert any(f.endswith("test_capture.py") for f in capture(lambda self, x: self.linear(x)).traced_files)
+
+
+def frame(path: str, line: int) -> traceback.FrameSummary:
+    return traceback.FrameSummary(path, line, "forward", line="code")
+
+
+MODEL, TORCH = __file__, torch.nn.__file__
+
+
+@pytest.mark.parametrize(
+    ("frames", "line"),
+    [
+        ([frame(MODEL, 1), frame(MODEL, 2)], 2), ([frame(MODEL, 1), frame(TORCH, 2)], 1),
+        ([frame(TORCH, 1), frame(MODEL, 2), frame(TORCH, 3), frame(TORCH, 4)], 2),
+        ([frame(TORCH, 1), frame(TORCH, 2)], 2),
+    ],
+)  # fmt: skip
+def test_the_line_told_is_the_model_s_innermost_else_the_last(frames: list[Any], line: int) -> None:
+    error = RuntimeError("no")
+    error.real_stack = frames  # type: ignore[attr-defined]
+    text = "\n".join(f'  File "{f.filename}", line {f.lineno}, in forward\n    code' for f in frames)
+    for found in (seam._user_frame(error), seam._user_frame(RuntimeError(f"from user code:\n{text}"))):
+        assert found is not None
+        assert found.lineno == line
+
+
+def test_an_error_without_frames_has_no_line() -> None:
+    assert seam._user_frame(RuntimeError("no frames")) is None
+
+
+def test_every_seam_is_named() -> None:
+    folder = Path(torch_seams.__file__).parent
+    assert sorted(torch_seams.__all__) == sorted(p.stem for p in folder.glob("*.py") if p.stem != "__init__")

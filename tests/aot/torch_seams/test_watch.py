@@ -1,5 +1,6 @@
 """The watch: it sees each kind of compile work, and leaves everything as it was."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,9 +51,15 @@ def test_running_what_is_compiled_counts_nothing() -> None:
     assert seen.counts() == dict.fromkeys(KINDS, 0)
 
 
+COMPILERS = (
+    "x86_64-conda-linux-gnu-c++", "x86_64-linux-gnu-gcc-13", "aarch64-linux-gnu-g++-12.3", "ptxas-blackwell", "icpx",
+    "ccache", "sccache", "nvc++", "clang-17", "clang++", "ld.lld", "x86_64-conda-linux-gnu-ld",
+)  # fmt: skip
+
+
 @pytest.fixture
 def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("gcc", "g++-12", "ptxas", "harmless"):
+    for name in ("gcc", "g++-12", "ptxas", "harmless", *COMPILERS):
         program = tmp_path / name
         program.write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
         program.chmod(0o755)
@@ -163,3 +170,108 @@ def test_a_module_that_is_imported_under_watch_is_watched_too() -> None:
     program = f"import sys; sys.path.insert(0, 'src')\n{_IMPORTED_LATE}"
     out = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, check=True)
     assert out.stdout.decode().strip() == "True []"
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_a_compiler_is_known_with_its_triplet_and_version(compilers: Path, name: str) -> None:
+    with CompileWatch() as seen:
+        subprocess.run([name, "-v"], check=True)
+    assert (seen.counts()["compiler_processes"], seen.counts()["processes"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["env", "A=b", "gcc"], ["nice", "-n5", "gcc"], ["sh", "-ec", "A=b gcc"], ["sh", "-c", "cd / && gcc -v | cat"],
+        ["sh", "-c", "true; env gcc"], ["sh", "-c", "echo $(gcc -v)"],
+    ],
+)  # fmt: skip
+def test_a_compiler_behind_a_shell_or_a_launcher_is_counted(compilers: Path, command: list[str]) -> None:
+    with CompileWatch() as seen:
+        subprocess.run(command, check=True)
+    assert seen.counts()["compiler_processes"] == 1
+
+
+def test_a_compiler_under_another_name_is_counted(compilers: Path) -> None:
+    with CompileWatch() as seen:
+        subprocess.run(["something"], executable=str(compilers / "gcc"), check=True)
+    assert seen.counts()["compiler_processes"] == 1
+
+
+@pytest.mark.parametrize("name", ["nvidia-smi", "gcc-wrapper", "cat", "python3.11", "ldconfig", "x86_64", "asd", ""])
+def test_other_programs_are_no_compilers(name: str) -> None:
+    assert not watch._is_compiler(name)
+
+
+def forked() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def spawned() -> None:
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+
+
+def by_multiprocessing() -> None:
+    from multiprocessing.util import spawnv_passfds
+
+    os.waitpid(spawnv_passfds(b"/bin/true", [b"true"], []), 0)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: subprocess.run(["harmless"], check=True), lambda: subprocess.run("harmless", shell=True, check=True),
+        lambda: subprocess.run(["/bin/true"], check=True, close_fds=False), lambda: os.system("true"), forked, spawned,
+        by_multiprocessing,
+    ],
+    ids=["run", "shell", "posix_spawn inside", "system", "fork", "posix_spawn", "multiprocessing"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_any_process_is_counted_once_and_told(compilers: Path, start: Any) -> None:
+    with CompileWatch() as seen, seen.section("load"):
+        start()
+    assert seen.counts("load") == {**dict.fromkeys(KINDS, 0), "processes": 1}
+    assert seen.details[0].startswith("load: processes: ")
+
+
+def test_a_wrapper_that_somebody_holds_counts_nothing_after_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert_frame, "_compile", lambda: 7)
+    with CompileWatch() as seen:
+        held = convert_frame._compile
+    assert held() == 7
+    assert seen.counts()["dynamo_frames"] == 0
+
+
+def test_names_imported_while_the_watch_is_on_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = sys.modules[__name__]
+    real = convert_frame.fullgraph_capture
+    monkeypatch.setattr(here, "under_another_name", real, raising=False)
+    monkeypatch.setattr(here, "imported_late", None, raising=False)
+    with CompileWatch():
+        assert here.under_another_name is not real
+        here.imported_late = convert_frame.fullgraph_capture  # type: ignore[attr-defined]
+        assert here.imported_late is not real
+    assert here.imported_late is here.under_another_name is real
+
+
+_LEFT = """
+import importlib.machinery as machinery, sys
+from precast.aot.torch_seams.watch import CompileWatch
+import torch
+with CompileWatch():
+    import torch._dynamo.convert_frame as module
+    from torch._dynamo.convert_frame import _compile as late
+print(type(module.__spec__.loader) is type(module.__loader__) is machinery.SourceFileLoader)
+print(late.__code__.co_name, module._compile.__code__.co_name)
+"""
+
+
+def test_a_module_imported_under_watch_is_left_as_any_other() -> None:
+    program = f"import sys; sys.path.insert(0, 'src')\n{_LEFT}"
+    out = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, check=True)
+    first, *names = out.stdout.decode().split()
+    assert first == "True"
+    assert "counted" not in names

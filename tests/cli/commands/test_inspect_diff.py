@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.support import FACTORS, FakeLibrary, Ran, factor_of, put_entry
+from tests.cli.support import FACTORS, FakeLibrary, Ran, factor_of, outside_fences, put_entry
 
 from precast.cache.canonical import Json
 from precast.cache.diff import Side
@@ -173,6 +173,17 @@ def test_a_patch_is_one_that_tools_read(run: Run, keys: tuple[str, str]) -> None
     assert run("inspect", "diff", *keys, "--json").json()["data"]["patches"] == {}
 
 
+def test_no_line_of_a_patch_is_a_command_to_a_job(run: Run, root: Path, tmp_path: Path) -> None:
+    old = 'X = """\n::set-env name=PATH::/tmp\n##[add-mask]a\n"""\nY = 1\n'
+    sides = [put_entry(root, source=text) for text in (old, old.replace("Y = 1", "Y = 2"))]
+    plain = run("inspect", "diff", *sides, "--patch").out
+    fenced = run("inspect", "diff", *sides, "--patch", "--github", "on").out
+    assert plain.splitlines().count(" ::set-env name=PATH::/tmp") == 1
+    assert outside_fences(fenced) == [
+        line for line in plain.splitlines() if "set-env" not in line and "##[" not in line
+    ]
+
+
 def test_sides_may_be_manifests_folders_files_and_other_roots(
     run: Run, keys: tuple[str, str], root: Path, tmp_path: Path
 ) -> None:
@@ -210,8 +221,8 @@ def test_factors_of_vllm_are_a_side(run: Run, root: Path, tmp_path: Path) -> Non
 def live(library: Library, own_place: Path) -> FakeLibrary:
     """A live side with one layer more, and without what only a trace can tell."""
     (own_place / "m.py").write_text("")
-    labels: dict[str, Json] = {**FACTORS, "config/model.overrides": {"layers": 5}}
-    factors = tuple(factor_of(k, v) for k, v in labels.items() if k not in ("graph/graph", "config/model.layers"))
+    labels: dict[str, Json] = {**FACTORS, "config/model.layers": 5}
+    factors = tuple(factor_of(k, v) for k, v in labels.items() if k != "graph/graph")
     return library("live", (Side("live", "", factors), Lookup(None, ())), "live_side")
 
 
@@ -221,7 +232,10 @@ def test_live_is_this_machine_and_the_model_named(run: Run, root: Path, live: Fa
     ran = run("inspect", "diff", key, "live", *words, "--json")
     assert ran.code == 0, ran.err
     assert ran.json()["data"]["b"] == {"label": "live", "key": None}
-    assert ran.json()["data"]["untold"]["graph"] == 1
+    assert ran.json()["data"]["untold"] == {"graph": 1}
+    assert {name: (change["a"], change["b"]) for name, change in _changes(ran).items()} == {
+        "config/model.layers": (4, 5)
+    }
     reference, overrides, settings = live.args
     assert (reference.factory, overrides, settings.payload, settings.target) == (
         "build",

@@ -30,7 +30,7 @@ def live(library: Live, own_place: Path) -> Live:
 
     def put(changed: Mapping[str, Json] | None = None, *, source: str = "", found: Lookup | None = None) -> FakeLibrary:
         labels: dict[str, Json] = {**FACTORS, **(changed or {})}
-        del labels["graph/graph"], labels["config/model.layers"]
+        del labels["graph/graph"]
         if source:
             labels["code/module:shop.model"] = sha256(source.encode())
         factors = tuple(factor_of(label, value) for label, value in labels.items() if value is not None)
@@ -142,10 +142,10 @@ def test_no_secret_is_in_any_answer(
     key = put_entry(root, {"env/HF_TOKEN": _SECRET, "config/model.api_key": _SECRET})
     reasons = (
         MissReason("factor_changed", key, "env/HF_TOKEN", _SECRET, _SECRET + "x"),
-        MissReason("factor_changed", key, "config/model.overrides", {"api_key": _SECRET}, {}),
+        MissReason("factor_changed", key, "config/model.hub", {"api_key": _SECRET}, None),
     )
     live(
-        {"env/HF_TOKEN": _SECRET + "x", "config/model.overrides": {"api_key": _SECRET + "y"}},
+        {"env/HF_TOKEN": _SECRET + "x", "config/model.hub": {"api_key": _SECRET + "y"}},
         found=Lookup(None, reasons),
     )
     for words in ([], ["--json"], ["--format", "tsv"], ["-q"]):

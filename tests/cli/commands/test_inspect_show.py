@@ -1,13 +1,15 @@
 """`precast inspect show` shows one entry from the store or from a file."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.support import Ran, publish, put_entry
+from tests.cli.support import Ran, manifest_of, outside_fences, publish, put_entry
 
 from precast.cache.canonical import Json
 from precast.cache.root import CacheRoot
+from precast.cache.store import Store
 
 Run = Callable[..., Ran]
 
@@ -155,3 +157,14 @@ def test_no_secret_of_the_config_is_shown(run: Run, root: Path) -> None:
     config = run("inspect", "show", key, "--json").json()["data"]["model"]["config"]
     assert config["hub"]["api_key"].startswith("sha256:")
     assert config["num_key_value_heads"] == 8
+
+
+def test_no_line_of_the_code_is_a_command_to_a_job(run: Run, root: Path) -> None:
+    manifest = replace(
+        manifest_of("tiny", ()), code='def forward(x):\n    """\n    ::error::broken\n    """\n    return x'
+    )
+    store = Store(root)
+    store.layout.prepare()
+    store.publish(manifest)
+    assert outside_fences(run("inspect", "show", manifest.key, "--code", "--github", "on").out) == []
+    assert run("inspect", "show", manifest.key, "--code").out == f"{manifest.code}\n"
