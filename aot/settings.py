@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from precast.aot.levels import DEFAULT_LEVEL, LEVELS, RULES
-from precast.aot.target import is_target_name
+from precast.aot.target import device_of, is_target_name
 from precast.cache.manifest import SettingRecord
 from precast.errors import ConfigKeyError, ConfigValueError
 
@@ -59,7 +59,7 @@ class Settings:
         compile_sizes: Token counts that get code of their own, with static shapes.
         splitting_ops: Ops at which the graph is cut; None takes the spec's.
         inductor_config: Inductor options, by dotted name.
-        jobs: Compile processes at a time; 0 takes one a core.
+        jobs: Compile processes at a time; 0 takes one a usable core.
         record: Where each value came from, and what lowered it.
     """
 
@@ -134,6 +134,7 @@ def resolve_settings(
     _check_bounds(values)
     if values["target"] == "auto":
         values["target"] = (detect_target or _detect)()
+    _check_payload(values)
     return _lowered(values, {n: found[n][1] if n in found else "default" for n in SETTING_NAMES})
 
 
@@ -178,6 +179,16 @@ def _check_bounds(values: Mapping[str, Any]) -> None:
                 f"a step has at most {largest} tokens (`max_num_batched_tokens`)",
                 f"leave out {beyond[0]}, or raise max_num_batched_tokens",
             )
+
+
+def _check_payload(values: Mapping[str, Any]) -> None:
+    """Refuse what would crash: torch's loader dies on an AOTInductor package built beside a GPU (2.11, H200)."""
+    if values["payload"] == "aoti" and device_of(values["target"]) == "cuda":
+        raise ConfigValueError(
+            "payload `aoti` cannot be used on CUDA yet",
+            "a package that is built on the GPU's machine crashes the process that loads it",
+            "use `--payload inductor`, the default on CUDA",
+        )
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:

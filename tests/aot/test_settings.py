@@ -203,3 +203,10 @@ def test_a_caller_s_settings_are_complete_and_the_level_fills_what_is_open() -> 
 def test_a_range_or_size_that_no_step_reaches_is_refused(name: str) -> None:
     with pytest.raises(ConfigValueError, match="100"):
         resolve_settings({"target": "cpu", "max_num_batched_tokens": 64, name: "8,100"}, {})
+
+
+@pytest.mark.parametrize("target", ["cuda", "sm_90"])
+def test_a_payload_that_would_crash_its_loader_is_refused(target: str) -> None:
+    with pytest.raises(ConfigValueError, match="aoti"):
+        resolve_settings({"target": target, "payload": "aoti"}, {})
+    assert resolve_settings({"target": target}, {}).payload == "inductor"

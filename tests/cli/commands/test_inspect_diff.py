@@ -228,7 +228,7 @@ def live(library: Library, own_place: Path) -> FakeLibrary:
 
 def test_live_is_this_machine_and_the_model_named(run: Run, root: Path, live: FakeLibrary) -> None:
     key = put_entry(root)
-    words = ["--model", "m.py:build", "--set", "layers=5", "--payload", "aoti", "--target", "sm_90"]
+    words = ["--model", "m.py:build", "--set", "layers=5", "--payload", "inductor", "--target", "sm_90"]
     ran = run("inspect", "diff", key, "live", *words, "--json")
     assert ran.code == 0, ran.err
     assert ran.json()["data"]["b"] == {"label": "live", "key": None}
@@ -240,7 +240,7 @@ def test_live_is_this_machine_and_the_model_named(run: Run, root: Path, live: Fa
     assert (reference.factory, overrides, settings.payload, settings.target) == (
         "build",
         {"layers": 5},
-        "aoti",
+        "inductor",
         "sm_90",
     )
     assert "that only a trace can tell" in run("inspect", "diff", key, "live", *words).out
