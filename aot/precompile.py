@@ -174,11 +174,10 @@ class _Precompile:
         )
 
     def _remember(self, key: str) -> None:
-        """Note how the model was named, for `verify KEY`; a model that was given a secret cannot be built again so."""
+        """Note how the model was named, for `verify KEY`; secrets among the overrides by digest only."""
         if self.reference.quick:
             sealed = {k: sealed_value(k, v) for k, v in self.overrides.items()}
-            named = self.reference.hint if sealed == self.overrides else {"reference": "", "folder": ""}
-            remember(self.store, self.input.request.digest, key, {**named, "overrides": sealed})
+            remember(self.store, self.input.request.digest, key, {**self.reference.hint, "overrides": sealed})
 
     def _up_to_date(self, manifest: Manifest, dry_run: bool) -> PrecompileResult:
         if not dry_run:

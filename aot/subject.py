@@ -11,6 +11,7 @@ from precast.aot.sources import open_source
 from precast.aot.spec import Json, ModelSpec
 from precast.cache.explain import Explanation, explain
 from precast.cache.manifest import Manifest
+from precast.cache.masking import is_sealed
 from precast.cache.requests import remembered_hint
 from precast.cache.store import Store
 from precast.errors import NoEntryError, PrecastError, UnknownModelError
@@ -85,9 +86,12 @@ def _looks_like_key(text: str) -> bool:
 def _model_of(manifest: Manifest, store: Store) -> Callable[[], ModelSpec] | None:
     """Return how to build the model of an entry: as it was named when it was compiled here, if it is still there."""
     hint = remembered_hint(store, manifest.key)
-    overrides = hint.get("overrides")
+    given = hint.get("overrides")
+    overrides = given if isinstance(given, dict) else {}
+    if any(is_sealed(value) for value in overrides.values()):  # a secret was among them, and is stored nowhere
+        return None
     try:
         reference = parse_reference(reference_of_hint(hint, manifest.model.reference))
     except PrecastError:
         return None
-    return lambda: reference.spec(overrides if isinstance(overrides, dict) else {})
+    return lambda: reference.spec(overrides)

@@ -10,7 +10,16 @@ from collections.abc import Iterator
 
 from precast.cache.canonical import Json, canonical_json, sha256
 
-__all__ = ["is_secret", "is_secret_variable", "mask_source", "public_value", "seal", "sealed_value", "source_lines"]
+__all__ = [
+    "is_sealed",
+    "is_secret",
+    "is_secret_variable",
+    "mask_source",
+    "public_value",
+    "seal",
+    "sealed_value",
+    "source_lines",
+]
 
 _PREFIX = "sha256:"
 _SHOWN = 8
@@ -59,6 +68,11 @@ def sealed_value(name: str, value: Json) -> Json:
     if not is_secret(name, value):
         return value
     return seal(value if isinstance(value, str) else canonical_json(value).decode("utf-8"))
+
+
+def is_sealed(value: Json) -> bool:
+    """Tell whether a value stands in place of a secret."""
+    return isinstance(value, str) and _SEALED.fullmatch(value) is not None
 
 
 def public_value(group: str, name: str, value: Json) -> Json:
