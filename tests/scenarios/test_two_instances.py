@@ -111,7 +111,7 @@ EDITS = (
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chosen=st.sets(st.sampled_from(EDITS), max_size=3))
 def test_the_quick_answer_and_a_full_trace_agree(
     chosen: set[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, fake_compile: list[str]
