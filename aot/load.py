@@ -104,8 +104,7 @@ def load(
     degraded: list[Degradation] = []
     store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)
     opened = open_source(os.fspath(source), store, strict=strict, on_degraded=degraded.append)
-    with store.hold(opened.manifest.key):
-        pieces = load_pieces(opened)
+    pieces = load_pieces(opened)  # takes no lock: that alone costs more than the load
     store.touch(pieces.manifest.key)
     return CompiledModel(pieces.manifest, bind_module(pieces, module), degraded)
 
