@@ -4,8 +4,7 @@ Dynamo writes each assumption into the graph as a run-time assertion. An artifac
 every token count that it may be called with; one that does not is an error here, never a wrong number later.
 """
 
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -13,16 +12,12 @@ import torch
 from torch import fx
 
 from precast.errors import GraphBreakError
-from precast.splitter.nodes import example, op_name, target_name
+from precast.splitter.nodes import ARITHMETIC, example, op_name, target_name
 
 __all__ = ["check_assumptions"]
 
 _ASSERTIONS = frozenset({"aten::_assert_scalar", "aten::_assert_async"})
 _CHECKS = frozenset({"torch._check", "torch._check_is_size"})
-_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset({
-    operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge, operator.gt, operator.le, operator.lt,
-    operator.mod, operator.mul, operator.ne, operator.neg, operator.not_, operator.or_, operator.sub,
-})  # fmt: skip
 _SIGNS: Mapping[str, str] = MappingProxyType({
     "eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!=", "mod": "%", "mul": "*", "add": "+", "sub":
     "-",
@@ -62,7 +57,7 @@ def _value(node: Any, count: int) -> Any:
         tensor, dim = node.args
         size = example(tensor).shape[dim]
         return _substituted(size, count) if isinstance(size, torch.SymInt) else size
-    if node.target in _FUNCTIONS:
+    if node.target in ARITHMETIC:
         return node.target(*(_value(a, count) for a in node.args))
     raise GraphBreakError(
         f"tracing assumes something about `{node.name}` that cannot be checked",

@@ -5,14 +5,13 @@ that this module knows to be pure are dropped here. The rule for sizes is the se
 to keyword arguments and nested containers.
 """
 
-import operator
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from precast.splitter.nodes import example, is_getitem, op_name, target_name
+from precast.splitter.nodes import ARITHMETIC, example, is_getitem, op_name, target_name
 
 __all__ = ["clean"]
 
@@ -26,10 +25,6 @@ _ASSERTIONS = frozenset(
     }
 )
 _ASSERTION_FUNCTIONS = frozenset({"torch._check", "torch._check_is_size", "torch._C._log_api_usage_once"})
-_PURE = frozenset({
-    operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge, operator.gt, operator.le, operator.lt,
-    operator.mod, operator.mul, operator.ne, operator.neg, operator.not_, operator.or_, operator.sub,
-})  # fmt: skip
 
 
 def clean(graph: fx.Graph) -> None:
@@ -122,7 +117,7 @@ def _drop_dead(graph: fx.Graph) -> None:
         if node.users or node.op in ("placeholder", "output"):
             continue
         sized = op_name(node) == "aten::sym_size"
-        if sized or (node.op == "call_function" and node.target in _PURE and not _is_tensor(node)):
+        if sized or (node.op == "call_function" and node.target in ARITHMETIC and not _is_tensor(node)):
             graph.erase_node(node)
 
 
