@@ -42,6 +42,19 @@ def copy_model(folder: Path) -> Path:
     return folder / "scenario_model.py"
 
 
+@pytest.fixture(autouse=True)
+def forgotten_models() -> Iterator[None]:
+    """Forget the scenario's modules around each test: copies in several folders share one module name."""
+    _forget_models()
+    yield
+    _forget_models()
+
+
+def _forget_models() -> None:
+    for name in [n for n in sys.modules if n.startswith("scenario_")]:
+        del sys.modules[name]
+
+
 @pytest.fixture
 def precast() -> Precast:
     """Run the command line in a fresh process, and fail on a traceback or a death by signal."""
@@ -58,7 +71,7 @@ def precast() -> Precast:
 
 
 @pytest.fixture
-def fake_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def fake_compile(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Publish without Inductor: payloads are their own names. For scenarios about keys, never about loading."""
     import precast.aot.compile as compile_room
 
@@ -70,6 +83,4 @@ def fake_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return tuple(done)
 
     monkeypatch.setattr(compile_room, "compile_pieces", compile_pieces)
-    yield made
-    for name in [n for n in sys.modules if n.startswith("scenario_")]:
-        del sys.modules[name]
+    return made
