@@ -20,9 +20,8 @@ from precast.aot.sources import Degradation, EntrySource, open_source
 from precast.aot.stamps import require_compatible
 from precast.aot.worker import brief
 from precast.cache.manifest import Manifest, PayloadRecord
-from precast.cache.root import resolve_root
+from precast.cache.options import StoreOptions, open_store
 from precast.cache.sizes import format_size
-from precast.cache.store import Store
 from precast.errors import CorruptError, IncompatibleError, PrecastError, StoreAccessError, WeightError
 from precast.splitter.plan import GraphInput, SplitPlan
 from precast.splitter.stitch import PieceCallable, Stitched, bind, stitch
@@ -82,6 +81,7 @@ def load(
     *,
     cache_dir: str | os.PathLike[str] | None = None,
     strict: bool = True,
+    options: StoreOptions | None = None,
 ) -> CompiledModel:
     """Load an artifact for a module.
 
@@ -90,6 +90,7 @@ def load(
         module: The module whose parameters and buffers the pieces use; on the entry's device, with its dtypes.
         cache_dir: The cache root; by default `PRECAST_CACHE_DIR`, then the user's cache folder.
         strict: Refuse an entry with a missing or damaged object; else its mega file helps out, and `degraded` says so.
+        options: How the store is opened; by default as the environment says.
 
     Returns:
         A callable with the signature of the module's forward.
@@ -102,7 +103,7 @@ def load(
         WeightError: A parameter or buffer of the plan is missing in the module.
     """
     degraded: list[Degradation] = []
-    store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)
+    store, _ = open_store(cache_dir, options)
     opened = open_source(os.fspath(source), store, strict=strict, on_degraded=degraded.append)
     pieces = load_pieces(opened)  # takes no lock: that alone costs more than the load
     store.touch(pieces.manifest.key)

@@ -20,7 +20,7 @@ from precast.aot.spec import Json, ModelSpec
 from precast.aot.stamps import mismatches, refuse_optimized_mode, require_compatible
 from precast.aot.subject import Subject, find_subject
 from precast.aot.torch_seams.watch import CompileWatch
-from precast.cache.root import resolve_root
+from precast.cache.options import StoreOptions, open_store
 from precast.cache.store import Store
 from precast.errors import (
     CorruptError,
@@ -96,6 +96,7 @@ def verify(
     level: str = "auto",
     strict: bool = True,
     token_counts: Sequence[int] | None = None,
+    options: StoreOptions | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Verify one entry.
@@ -108,6 +109,7 @@ def verify(
         level: `files`, `env`, `load`, `numerics`, or `auto` for the highest possible.
         strict: Fail for a missing or damaged object; else its copy in the mega file is used and reported.
         token_counts: Token counts to compare at; 1, 2, a prime, a power of two and the largest by default.
+        options: How the store is opened; by default as the environment says.
         progress: Is told what goes on.
 
     Raises:
@@ -117,7 +119,7 @@ def verify(
     refuse_optimized_mode()
     if level not in (*LEVELS, "auto"):
         raise UsageError(f"unknown level `{level}`", f"levels: {', '.join(LEVELS)}, auto", "choose one of these")
-    store = Store(resolve_root(os.fspath(cache_dir) if cache_dir else None, os.environ).path)
+    store, _ = open_store(cache_dir, options)
     subject = find_subject(os.fspath(what), dict(overrides or {}), settings, store)
     with store.hold(subject.key):
         return _Verify(subject, store, strict, token_counts, progress or Silent()).run(level)

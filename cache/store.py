@@ -203,18 +203,19 @@ class Store:
         """Return every folder that a writer needs and this process may not write."""
         return unwritable_folders(self.layout)
 
-    def lock(self, name: str) -> AbstractContextManager[None]:
+    def lock(self, name: str, timeout_s: float | None = None) -> AbstractContextManager[None]:
         """Return a lock between processes, to be held by a `with` block.
 
         Args:
             name: What is locked: letters, digits and dashes.
+            timeout_s: Seconds to wait for another process; None for the store's own.
 
         Raises:
             StoreAccessError: The store cannot be written.
             LockedError: Another process held it all the time; raised on entry.
         """
         self._prepare()
-        return hold_lock(self.layout.lock(name), self._lock_timeout_s)
+        return hold_lock(self.layout.lock(name), self._lock_timeout_s if timeout_s is None else timeout_s)
 
     @contextmanager
     def hold(self, key: str) -> Iterator[None]:

@@ -7,7 +7,7 @@ from precast.cache.fields import HEX64
 from precast.cache.store import Store
 from precast.errors import UsageError
 
-__all__ = ["all_tags", "set_tag"]
+__all__ = ["all_tags", "check_tag", "set_tag"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -25,11 +25,20 @@ def set_tag(store: Store, name: str, key: str) -> None:
         NoEntryError: There is no such entry.
         StoreAccessError: The store cannot be written.
     """
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"`{name}` is no tag", hint="Write a tag with letters, digits, dots, dashes and underscores")
+    check_tag(name)
     store.manifest(key)
     with store.lock("tags"):
         write_atomic(store.layout.tags / name, f"{key}\n".encode())
+
+
+def check_tag(name: str) -> None:
+    """Refuse a name that is no tag.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"`{name}` is no tag", hint="Write a tag with letters, digits, dots, dashes and underscores")
 
 
 def all_tags(store: Store) -> dict[str, str]:

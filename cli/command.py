@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec
 
 import typer
 
@@ -12,7 +12,6 @@ from precast.errors import ExitCode
 
 __all__ = ["command", "with_options"]
 
-_G = TypeVar("_G")
 P = ParamSpec("P")
 
 
@@ -40,31 +39,30 @@ def command(
 
 
 def with_options(
-    group: type[_G],
-) -> Callable[
-    [Callable[Concatenate[Session, _G, P], ExitCode | None]],
-    Callable[Concatenate[Session, P], ExitCode | None],
-]:
-    """Give a command the options of a group: it gets the group as one value, and Typer sees its fields.
+    *groups: type[Any],
+) -> Callable[[Callable[..., ExitCode | None]], Callable[Concatenate[Session, ...], ExitCode | None]]:
+    """Give a command the options of some groups: it gets each group as one value, and Typer sees its fields.
 
     Args:
-        group: A dataclass whose fields are annotated as options.
+        groups: Dataclasses whose fields are annotated as options, in the order of the command's parameters after
+            the session.
     """
 
     def decorate(
-        function: Callable[Concatenate[Session, _G, P], ExitCode | None],
-    ) -> Callable[Concatenate[Session, P], ExitCode | None]:
+        function: Callable[..., ExitCode | None],
+    ) -> Callable[Concatenate[Session, ...], ExitCode | None]:
         def run(session: Session, **values: Any) -> ExitCode | None:
-            flags = group(**{name: values.pop(name) for name in _parameters(group)})
-            return function(session, flags, **values)  # type: ignore[call-arg]
+            flags = [group(**{name: values.pop(name) for name in _parameters(group)}) for group in groups]
+            return function(session, *flags, **values)
 
-        first, _, *own = _parameters(function).values()
+        first, *rest = _parameters(function).values()
+        fields = [field for group in groups for field in _parameters(group).values()]
         run.__name__ = function.__name__
         run.__doc__ = function.__doc__
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [first, *_by_name(own), *_by_name(_parameters(group).values())]
+            [first, *_by_name([*rest[len(groups) :], *fields])]
         )
-        return run  # type: ignore[return-value]
+        return run
 
     return decorate
 

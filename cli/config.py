@@ -48,6 +48,8 @@ KNOWN = (
     Known("color", "--color", "", "auto", "When to colour", tuple(ColorChoice)),
     Known("progress", "--progress", "PRECAST_PROGRESS", "auto", "How long work is shown", tuple(ProgressChoice)),
     Known("github", "--github", "", "auto", "When to talk to GitHub Actions", tuple(GithubChoice)),
+    Known("remote", "--remote", "PRECAST_REMOTE", "", "Address of the store behind this one"),
+    Known("lock_timeout", "--lock-timeout", "PRECAST_LOCK_TIMEOUT", "", "Seconds to wait for the same work elsewhere"),
     Known("log_file", "--log-file", "PRECAST_LOG", "", "File for a debug log", is_path=True),
 )
 

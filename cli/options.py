@@ -57,6 +57,10 @@ class Shared:
             rich_help_panel=_SHARED,
         ),
     ] = None
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="Write nothing to the store (PRECAST_READ_ONLY)", rich_help_panel=_SHARED),
+    ] = False
     format: Annotated[
         Format | None,
         typer.Option("--format", help="How the answer is written (PRECAST_FORMAT)", rich_help_panel=_SHARED),

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, TextIO, cast
 import typer
 
 from precast.cli.compile_flags import CompileFlags
-from precast.cli.config import Config, load_config
+from precast.cli.config import KNOWN, Config, load_config
 from precast.cli.github import Github, GithubChoice
 from precast.cli.options import ProgressChoice, Shared
 from precast.cli.output import Format, Output
+from precast.cli.store_flags import StoreFlags
 from precast.cli.terminal import ColorChoice
 from precast.errors import UsageError
 
 if TYPE_CHECKING:
     from precast.aot.progress import Progress
     from precast.aot.settings import Settings
+    from precast.cache.options import StoreOptions
     from precast.cache.root import RootChoice
 
 __all__ = ["Invocation", "Session", "open_session"]
 
 _LOGGER = "precast"
+_STORE_KEYS = ("remote", "lock_timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,41 @@ class Session:
         configured = self.config.values["cache_dir"]
         from_file = str(configured.value) if configured.origin in ("project", "user") else None
         return resolve_root(self.flags.cache_dir, self.environ, from_file)
+
+    def store_options(self, flags: StoreFlags | None = None) -> "StoreOptions":
+        """Say how the store is opened: flags, then environment, then files.
+
+        Whom to trust no file may say: a checkout could bring one along.
+
+        Raises:
+            ConfigValueError: If a value is not allowed.
+        """
+        from precast.cache.options import RemoteOptions, StoreOptions
+
+        given = flags or StoreFlags()
+        found = StoreOptions.from_environ(self._with_files(given))
+        remote = None if given.offline else found.remote
+        if remote is not None:
+            remote = RemoteOptions(
+                remote.url, given.remote_read_only or remote.read_only, given.remote_required or remote.required
+            )
+        return StoreOptions(
+            read_only=self.flags.read_only or found.read_only,
+            lock_timeout_s=found.lock_timeout_s if given.lock_timeout is None else given.lock_timeout,
+            trust_root=given.trust_root or found.trust_root,
+            remote=remote,
+            required_signatures=tuple(given.require_signature or found.required_signatures),
+        )
+
+    def _with_files(self, given: StoreFlags) -> dict[str, str]:
+        """Return the environment, with what the files say where it says nothing."""
+        environ = dict(self.environ)
+        if given.remote:
+            environ["PRECAST_REMOTE"] = given.remote
+        for known in KNOWN:
+            if known.key in _STORE_KEYS and not environ.get(known.variable):
+                environ[known.variable] = self.config.get(known.key)
+        return environ
 
     def settings(self, flags: CompileFlags) -> "Settings":
         """Resolve the compile settings from flags, environment and files.

@@ -8,22 +8,27 @@ import typer
 from precast.cli.command import command, with_options
 from precast.cli.compile_flags import CompileFlags
 from precast.cli.session import Session
+from precast.cli.store_flags import StoreFlags
 from precast.errors import ExitCode
 
 __all__ = ["precompile"]
 
 
 @command("precast.precompile/1")
-@with_options(CompileFlags)
+@with_options(CompileFlags, StoreFlags)
 def precompile(
     session: Session,
     flags: CompileFlags,
+    store_flags: StoreFlags,
     model: Annotated[
         str, typer.Argument(help="file.py:factory, package.module:factory, or a Hugging Face config folder")
     ],
     check: Annotated[bool, typer.Option("--check", help="Exit 3 if it would compile; compile nothing")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be compiled")] = False,
     force: Annotated[bool, typer.Option("--force", help="Compile although the entry is present")] = False,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="NAME", help="Name the entry; repeatable, and moves")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE.mega", help="Also copy the mega artifact there")
     ] = None,
@@ -47,6 +52,8 @@ def precompile(
             cache_dir=root.path,
             force=force,
             dry_run=check or dry_run,
+            tags=tag or (),
+            options=session.store_options(store_flags),
             progress=progress,
         )
     if output and result.status != "planned":

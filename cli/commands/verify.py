@@ -8,16 +8,18 @@ from precast.cli.command import command, with_options
 from precast.cli.compile_flags import CompileFlags
 from precast.cli.options import Level, integers
 from precast.cli.session import Session
+from precast.cli.store_flags import StoreFlags
 from precast.errors import ExitCode
 
 __all__ = ["verify"]
 
 
 @command("precast.verify/1")
-@with_options(CompileFlags)
+@with_options(CompileFlags, StoreFlags)
 def verify(
     session: Session,
     flags: CompileFlags,
+    store_flags: StoreFlags,
     what: Annotated[
         str | None,
         typer.Argument(metavar="KEY|MODEL|FILE.mega", help="What to verify; the only entry if left out"),
@@ -45,6 +47,7 @@ def verify(
             level=level.value,
             strict=strict,
             token_counts=token_counts,
+            options=session.store_options(store_flags),
             progress=progress,
         )
     show_verify(session.out, report)

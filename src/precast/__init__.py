@@ -12,14 +12,27 @@ if TYPE_CHECKING:
     from precast.aot.settings import Settings
     from precast.aot.spec import ModelSpec, TensorInput
     from precast.aot.verify import verify
+    from precast.cache.options import RemoteOptions, StoreOptions
 
 __version__ = "0.1.0"
 
-__all__ = ["ModelSpec", "Settings", "TensorInput", "__version__", "load", "precompile", "verify"]
+__all__ = [
+    "ModelSpec",
+    "RemoteOptions",
+    "Settings",
+    "StoreOptions",
+    "TensorInput",
+    "__version__",
+    "load",
+    "precompile",
+    "verify",
+]
 
 _HOMES = {
     "ModelSpec": "precast.aot.spec",
+    "RemoteOptions": "precast.cache.options",
     "Settings": "precast.aot.settings",
+    "StoreOptions": "precast.cache.options",
     "TensorInput": "precast.aot.spec",
     "load": "precast.aot.load",
     "precompile": "precast.aot.precompile",

@@ -9,6 +9,8 @@
     │   └── StoreAccessError     store.unwritable        2
     ├── CorruptError             store.corrupt           4
     │   └── FormatError          store.format            4
+    ├── UntrustedError           store.untrusted         4
+    │   └── SignatureError       store.signature         4
     ├── IncompatibleError        stamp.mismatch          5
     │   └── OptimizedModeError   python.optimized        5
     ├── VerifyError              verify.failed           6
@@ -49,10 +51,12 @@ __all__ = [
     "PartialError",
     "PrecastError",
     "RemoteError",
+    "SignatureError",
     "SplittingOpError",
     "StoreAccessError",
     "UnknownModelError",
     "UnsupportedOpError",
+    "UntrustedError",
     "UsageError",
     "VerifyError",
     "WeightError",
@@ -154,6 +158,19 @@ class FormatError(CorruptError):
     """Stored data has another format than this version reads."""
 
     code = "store.format"
+
+
+class UntrustedError(PrecastError):
+    """Somebody who is not trusted could have written what is stored."""
+
+    code = "store.untrusted"
+    exit_code = ExitCode.CORRUPT
+
+
+class SignatureError(UntrustedError):
+    """An entry carries no valid signature of a key that was asked for."""
+
+    code = "store.signature"
 
 
 class IncompatibleError(PrecastError):

@@ -38,6 +38,8 @@ def test_flag_goes_before_environment_before_project_before_user_before_default(
         "color": ("always", "project"),
         "github": ("auto", "default"),
         "progress": ("none", "user"),
+        "remote": ("", "default"),
+        "lock_timeout": ("", "default"),
         "log_file": ("", "default"),
     }
     assert config.values["color"].source == str(project / "precast.toml")
