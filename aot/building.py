@@ -2,11 +2,13 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from precast.aot.kernels import KIND, pack_kernels, record_kernels
+from precast.aot.payloads import payload_kind
 from precast.aot.progress import Progress
 from precast.aot.reference import ModelReference, SpecReference
 from precast.aot.request import CompileInput
@@ -19,6 +21,7 @@ from precast.cache.masking import sealed_value
 from precast.cache.store import Store
 
 if TYPE_CHECKING:
+    from precast.aot.compile import Compiled
     from precast.aot.planning import CompilePlan
 
 __all__ = ["Builder"]
@@ -65,22 +68,42 @@ class Builder:
             jobs=self.settings.jobs,
         )
         compiled = compile_pieces(plan.split.pieces, self.settings.ranges(), request, self.progress)
-        draft = self._draft(plan, time.perf_counter() - self.started)
-        return publish(self.store, draft, compiled, plan.split.plan, plan.sources)
+        kernels = self._kernels(plan)
+        draft = self._draft(plan, self._stamps(compiled, kernels), time.perf_counter() - self.started)
+        return publish(self.store, draft, compiled, plan.split.plan, plan.sources, kernels)
 
-    def _draft(self, plan: "CompilePlan", seconds: float) -> Manifest:
+    def _kernels(self, plan: "CompilePlan") -> "Compiled | None":
+        """Compile the Triton kernels that the splitting ops launch themselves, where the target is a GPU."""
+        if self.input.target.device == "cpu":
+            return None
+        from precast.aot.compile import Compiled
+
+        started = time.perf_counter()
+        found = record_kernels(plan.spec, plan.calls, self.input.target)
+        if not found:
+            return None
+        ranges = self.settings.ranges()
+        span = (min(low for low, _ in ranges), max(high for _, high in ranges))
+        return Compiled(KIND, span, pack_kernels(found), time.perf_counter() - started)
+
+    def _stamps(self, compiled: "Sequence[Compiled]", kernels: "Compiled | None") -> dict[str, dict[str, str]]:
+        """Say what the payloads need of a node, some of which only their bytes tell; the pieces' kind comes first."""
+        kind, target = payload_kind(self.settings.payload), self.input.target
+        stamps = {kind.name: payload_stamps(kind.name, target, [kind.needs(made.data) for made in compiled])}
+        return {**stamps, KIND: payload_stamps(KIND, target)} if kernels else stamps
+
+    def _draft(self, plan: "CompilePlan", stamps: dict[str, dict[str, str]], seconds: float) -> Manifest:
         from precast import __version__
         from precast.splitter.stitch import stitch
 
-        kind, target = self.settings.payload, self.input.target
         config = {**dict(plan.spec.config), **({"overrides": dict(self.overrides)} if self.overrides else {})}
         return Manifest(
             key=plan.key,
             model=ModelRecord(plan.spec.name, self.reference.text, {k: sealed_value(k, v) for k, v in config.items()}),
             factors=plan.factors,
             settings=self.settings.record,
-            target=target.to_json(),
-            stamps={kind: payload_stamps(kind, target)},
+            target=self.input.target.to_json(),
+            stamps=stamps,
             plan=plan.split.plan.to_json(),
             code=stitch(plan.split.plan).source,
             payloads=(),

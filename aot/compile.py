@@ -8,20 +8,21 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precast.aot.described import compiling_for
 from precast.aot.progress import Progress
+from precast.aot.scratch import scratch_folder
 from precast.aot.target import Target
 from precast.aot.worker import PAYLOAD, PROGRAM, RESULT, JobFile, brief
-from precast.errors import CompileError
+from precast.errors import CompileError, StoreAccessError
 from precast.splitter.split import Piece
 
 __all__ = ["CompileRequest", "Compiled", "compile_pieces", "usable_cores"]
@@ -94,13 +95,30 @@ def compile_pieces(
 
     Raises:
         CompileError: A piece could not be exported or compiled, or its process died; the error names it.
+        StoreAccessError: The temporary folder cannot be used.
     """
-    with tempfile.TemporaryDirectory(prefix="precast-compile-") as root:
+    with _scratch() as root:
         progress.start(_STAGE, len(pieces) * len(ranges))
-        jobs = [_prepare(p, r, Path(root), request) for p in pieces for r in ranges]
+        with compiling_for(request.target):
+            jobs = [_prepare(p, r, root, request) for p in pieces for r in ranges]
         results = _run_all(jobs, request.jobs or usable_cores(), progress)
         progress.finish(_STAGE)
     return tuple(results)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(scratch_folder("compile"))
+        except OSError as error:
+            raise StoreAccessError(
+                "pieces cannot be compiled without a temporary folder",
+                brief(error),
+                "free space or give access there, or name another folder in TMPDIR",
+                path=str(error.filename or os.environ.get("TMPDIR", "")),
+            ) from error
+        yield folder
 
 
 def _prepare(piece: Piece, span: tuple[int, int], root: Path, request: CompileRequest) -> _Job:
@@ -115,7 +133,10 @@ def _prepare(piece: Piece, span: tuple[int, int], root: Path, request: CompileRe
         raise _failed(job, brief(error)) from error
     (folder / PROGRAM).write_bytes(data)
     target = request.target
-    JobFile(request.kind, target.device, target.arch, request.options, request.modules, request.paths).write(folder)
+    description = None if target.description is None else target.description.to_json()
+    JobFile(
+        request.kind, target.device, target.arch, description, request.options, request.modules, request.paths
+    ).write(folder)
     return job
 
 
@@ -148,6 +169,7 @@ class _Processes:
         self._lock = threading.Lock()
         self._running: list[subprocess.Popen[bytes]] = []
         self._stopped = False
+        self._failure: CompileError | None = None
 
     def run(self, command: Sequence[str], folder: Path, log: Path) -> int:
         """Run a process to its end and return its status."""
@@ -167,6 +189,13 @@ class _Processes:
         with self._lock:
             self._running.remove(process)
         return status
+
+    def failed(self, failure: CompileError) -> CompileError:
+        """Stop all because of a failure; return the first one, since those after it may be of the stopping."""
+        with self._lock:
+            first = self._failure = self._failure or failure
+        self.stop()
+        return first
 
     def stop(self) -> None:
         """Kill what runs, compilers included."""
@@ -200,7 +229,7 @@ def _run(job: _Job, processes: _Processes) -> Compiled:
     command = [sys.executable, "-m", "precast.aot.worker", str(job.folder), str(os.getpid())]
     status = processes.run(command, job.folder, log)
     if status != 0:
-        raise _died(job, status, log)
+        raise processes.failed(_died(job, status, log))
     data = (job.folder / PAYLOAD).read_bytes()
     return Compiled(job.piece.key, job.range, data, time.perf_counter() - started)
 

@@ -41,10 +41,8 @@ class Rule:
     reason: str
 
 
-def _payload(value: Any, values: Mapping[str, Any]) -> Any:
-    if value != "auto":
-        return None
-    return "aoti" if device_of(values["target"]) == "cpu" else "inductor"
+def _payload(value: Any, _: Mapping[str, Any]) -> Any:
+    return "aoti" if value == "auto" else None
 
 
 def _graphs_on_cpu(value: Any, values: Mapping[str, Any]) -> Any:
@@ -65,11 +63,7 @@ def _piecewise_without_split(value: Any, values: Mapping[str, Any]) -> Any:
 
 # In order of effect; a later rule sees what an earlier one made.
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "payload",
-        _payload,
-        "aoti loads with no compiler on a CPU; inductor is the default on CUDA until aoti is built there",
-    ),
+    Rule("payload", _payload, "aoti loads in milliseconds, with torch alone"),
     Rule("cudagraph_mode", _graphs_on_cpu, "a CPU has no CUDA graphs"),
     Rule("cudagraph_mode", _piecewise_without_compile, "piecewise graphs need compiled pieces"),
     Rule("cudagraph_mode", _piecewise_without_split, "with no splitting ops the whole graph is one piece"),

@@ -7,20 +7,33 @@ stamps are checked before a torch loader sees a byte.
 import bisect
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from precast.aot.kernels import KIND, offer_kernels, unpack_kernels
 from precast.aot.payloads import payload_kind
-from precast.aot.sources import Degradation, EntrySource, open_source
+from precast.aot.progress import Silent
+from precast.aot.scratch import scratch_folder
+from precast.aot.sources import (
+    Degradation,
+    EntrySource,
+    MegaSource,
+    names_file,
+    open_source,
+    require_own,
+    require_signed,
+)
 from precast.aot.stamps import require_compatible
+from precast.aot.withdrawal import load_or_withdraw
 from precast.aot.worker import brief
 from precast.cache.manifest import Manifest, PayloadRecord
-from precast.cache.options import StoreOptions, open_store
+from precast.cache.options import StoreOptions, open_store, signed_options
+from precast.cache.remotes import open_tier
+from precast.cache.signing_keys import load_public_keys
 from precast.cache.sizes import format_size
 from precast.errors import CorruptError, IncompatibleError, PrecastError, StoreAccessError, WeightError
 from precast.splitter.plan import GraphInput, SplitPlan
@@ -29,10 +42,17 @@ from precast.splitter.stitch import PieceCallable, Stitched, bind, stitch
 if TYPE_CHECKING:
     from torch import nn
 
+    from precast.aot.torch_seams.kernels import CompiledKernel
+
 __all__ = ["CompiledModel", "LoadedPieces", "load", "load_pieces"]
 
 _NO_EXEC = "failed to map segment"  # the dynamic linker's words
 _NO_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc")
+# What the dynamic linker and CUDA say, in lower case, where the fault is not the payload's.
+_NODE_LACKS = (
+    "cannot open shared object file", "version `glibc", "version `cxxabi", "cuda error", "cuda driver", "no cuda",
+    "cuda-capable", "no kernel image",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +63,13 @@ class LoadedPieces:
         manifest: The entry.
         plan: Its split plan.
         callables: By (structural key, compile range).
+        kernels: The Triton kernels that splitting ops launch themselves.
     """
 
     manifest: Manifest
     plan: SplitPlan
     callables: Mapping[tuple[str, tuple[int, int]], PieceCallable]
+    kernels: "tuple[CompiledKernel, ...]" = ()
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -82,32 +104,56 @@ def load(
     cache_dir: str | os.PathLike[str] | None = None,
     strict: bool = True,
     options: StoreOptions | None = None,
+    require_signature: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
 ) -> CompiledModel:
-    """Load an artifact for a module.
+    """Load an artifact for a module. A mega file needs no store and no home folder, and writes into none.
 
     Args:
-        source: A key, a key prefix of at least 6 hex digits, or the path of a mega file.
+        source: A key, a key prefix of at least 6 hex digits, a tag, or the path of a mega file.
         module: The module whose parameters and buffers the pieces use; on the entry's device, with its dtypes.
         cache_dir: The cache root; by default `PRECAST_CACHE_DIR`, then the user's cache folder.
         strict: Refuse an entry with a missing or damaged object; else its mega file helps out, and `degraded` says so.
         options: How the store is opened; by default as the environment says.
+        require_signature: Files of public keys, one of which must have signed the entry, beside those of `options`.
+            That is checked before a payload is read.
 
     Returns:
         A callable with the signature of the module's forward.
 
     Raises:
-        NoEntryError: There is no such entry.
-        CorruptError: Stored bytes do not match their digests.
+        NoEntryError: There is no such entry, nor in the remote behind the store.
+        CorruptError: Stored bytes do not match their digests, or torch refuses them. An entry of a store that can be
+            written is in the quarantine then, so that no later start meets it.
+        RemoteError: The remote is required, and cannot be reached or refuses.
         IncompatibleError: The entry was made for another stack or device, or needs more memory than there is.
         StoreAccessError: The temporary folder is full or cannot be used.
         WeightError: A parameter or buffer of the plan is missing in the module.
+        UntrustedError: Another user could have written the entry, and neither is its store trusted nor a signature
+            asked for.
+        SignatureError: A signature is asked for, and none of the keys signed what would be loaded.
+        UsageError: A file of a public key cannot be used.
     """
-    degraded: list[Degradation] = []
-    store, _ = open_store(cache_dir, options)
-    opened = open_source(os.fspath(source), store, strict=strict, on_degraded=degraded.append)
-    pieces = load_pieces(opened)  # takes no lock: that alone costs more than the load
-    store.touch(pieces.manifest.key)
-    return CompiledModel(pieces.manifest, bind_module(pieces, module), degraded)
+    asked = signed_options(options, require_signature)
+    keys = load_public_keys(asked.required_signatures)
+
+    def finish(opened: EntrySource, degraded: Sequence[Degradation] = ()) -> CompiledModel:
+        require_signed(opened, keys)
+        require_own(opened, asked)
+        pieces = load_pieces(opened)  # takes no lock: that alone costs more than the load
+        opened.touch()
+        return CompiledModel(pieces.manifest, bind_module(pieces, module), degraded)
+
+    if names_file(os.fspath(source)):
+        return finish(MegaSource.open(Path(source)))
+    store, _ = open_store(cache_dir, asked)
+    tier = open_tier(store, asked, Silent().warning)
+
+    def attempt() -> CompiledModel:
+        degraded: list[Degradation] = []
+        opened = open_source(os.fspath(source), store, strict=strict, on_degraded=degraded.append, tier=tier)
+        return finish(opened, degraded)
+
+    return load_or_withdraw(store, source, attempt)
 
 
 def load_pieces(source: EntrySource) -> LoadedPieces:
@@ -127,8 +173,10 @@ def load_pieces(source: EntrySource) -> LoadedPieces:
     callables = {}
     with _scratch() as folder:
         for record in manifest.payloads:
-            callables[_piece_of(record), record.range] = _load_one(source, record, folder)
-    return LoadedPieces(manifest, plan, callables)
+            if record.kind != KIND:
+                callables[_piece_of(record), record.range] = _load_one(source, record, folder)
+    packed = [source.payload(record) for record in manifest.payloads if record.kind == KIND]
+    return LoadedPieces(manifest, plan, callables, tuple(k for data in packed for k in unpack_kernels(data)))
 
 
 def bind_module(pieces: LoadedPieces, module: "nn.Module") -> Callable[..., Any]:
@@ -138,18 +186,33 @@ def bind_module(pieces: LoadedPieces, module: "nn.Module") -> Callable[..., Any]
         WeightError: A tensor of the plan is missing in the module.
         IncompatibleError: A splitting op is not registered.
         CorruptError: A piece of the plan has no payload for a range.
+        StoreAccessError: There are kernels of splitting ops, and no temporary folder to load them from.
     """
     stitched = stitch(pieces.plan)
     values = _state(pieces.plan, module, str(pieces.manifest.target.get("device")))
+    _offer(pieces, values.values())
     forwards = {span: _forward(pieces, stitched, span, values) for span in pieces.ranges}
     return _dispatcher(pieces.plan, forwards, str(pieces.manifest.target.get("device")))
+
+
+def _offer(pieces: LoadedPieces, tensors: Iterable[Any]) -> None:
+    """Put the kernels of splitting ops where Triton finds them, for the device where the module lies."""
+    if not pieces.kernels:
+        return
+    import torch
+
+    index = next((t.device.index for t in tensors), None)
+    with _scratch() as folder:
+        if folder is None:
+            raise _no_scratch("kernels are loaded from files", os.environ.get("TMPDIR", ""))
+        offer_kernels(pieces.kernels, folder, torch.cuda.current_device() if index is None else index)
 
 
 def _piece_of(record: PayloadRecord) -> str:
     return record.name.partition(":")[0]
 
 
-def _load_one(source: EntrySource, record: PayloadRecord, folder: Path) -> PieceCallable:
+def _load_one(source: EntrySource, record: PayloadRecord, folder: Path | None) -> PieceCallable:
     data = source.payload(record)
     try:
         return payload_kind(record.kind).load(data, folder, record.object[:16])
@@ -160,17 +223,16 @@ def _load_one(source: EntrySource, record: PayloadRecord, folder: Path) -> Piece
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
-    """Make a private folder for what a load unpacks."""
-    try:
-        made = tempfile.TemporaryDirectory(prefix="precast-load-")
-    except OSError as error:
-        raise _no_scratch(brief(error), error.filename or os.environ.get("TMPDIR", "")) from error
-    with made as folder:
-        yield Path(folder)
+def _scratch() -> Iterator[Path | None]:
+    """Make a private folder for what a load unpacks; None where none can be made: most payloads need none."""
+    with ExitStack() as stack:
+        folder = None
+        with suppress(OSError):
+            folder = stack.enter_context(scratch_folder("load"))
+        yield folder
 
 
-def _load_error(error: Exception, manifest: Manifest, record: PayloadRecord, folder: Path) -> PrecastError:
+def _load_error(error: Exception, manifest: Manifest, record: PayloadRecord, folder: Path | None) -> PrecastError:
     """Say whose fault it is that a payload whose digest is right does not load."""
     what = f"torch could not load payload {record.name} of entry {manifest.key[:12]}"
     if _out_of_memory(error):
@@ -182,10 +244,18 @@ def _load_error(error: Exception, manifest: Manifest, record: PayloadRecord, fol
             entry=manifest.key,
         )
     if isinstance(error, OSError):
-        return _no_scratch(brief(error), str(error.filename or folder))
+        return _no_scratch(brief(error), str(error.filename or folder or ""))
     if _NO_EXEC in str(error):
-        return _no_scratch(f"it is mounted noexec: {brief(error)}", str(folder))
-    if shutil.disk_usage(folder).free < record.bytes:  # torch's loader says only that a write failed
+        return _no_scratch(f"it is mounted noexec: {brief(error)}", str(folder or ""))
+    if any(sign in str(error).lower() for sign in _NODE_LACKS):
+        return IncompatibleError(
+            f"{what}: this node lacks something",
+            brief(error),
+            "its digest is right, and other nodes may load it: look at this node's libraries, driver and GPU",
+            entry=manifest.key,
+        )
+    # torch's loader says only that a write failed
+    if folder is not None and shutil.disk_usage(folder).free < record.bytes:
         return _no_scratch(f"it is full: {brief(error)}", str(folder))
     hint = "its digest is right, so the build was faulty: run `precast precompile --force`"
     return CorruptError(what, brief(error), hint, entry=manifest.key)

@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 from precast.aot.assumptions import check_assumptions
 from precast.aot.code import model_code
+from precast.aot.described import compiling_for
+from precast.aot.kernels import OpCall, op_calls
 from precast.aot.observe import Observation, observe, variables_named_in
 from precast.aot.progress import Progress
 from precast.aot.reference import ModelReference, SpecReference
@@ -39,6 +41,7 @@ class CompilePlan:
         factors: All factors of the key.
         sources: Text of the model's own modules, by name.
         modules: Modules that register custom ops, for the compile processes.
+        calls: The calls of splitting ops, for the kernels that these launch themselves.
     """
 
     key: str
@@ -47,6 +50,7 @@ class CompilePlan:
     factors: tuple[Factor, ...]
     sources: Mapping[str, str]
     modules: tuple[str, ...]
+    calls: tuple[OpCall, ...]
 
 
 def plan_compile(
@@ -72,8 +76,9 @@ def plan_compile(
     device, settings = given.target.device, given.settings
     with observe([reference.module.partition(".")[0]]) as seen:
         spec = reference.spec(overrides)
-        module = build_for_tracing(spec, device)
-    traced = trace(spec, module, device)
+        module = build_for_tracing(spec)
+    with compiling_for(given.target):
+        traced = trace(spec, module, device)
     check_assumptions(traced.graph_module.graph, settings.ranges())
     ops = spec.splitting_ops if settings.splitting_ops is None else settings.splitting_ops
     made = split(traced.graph_module, traced.inputs, traced.arguments, traced.result, ops)
@@ -88,7 +93,9 @@ def plan_compile(
     )
     progress.finish("trace")
     unique = tuple({f.label: f for f in factors}.values())
-    return CompilePlan(entry_key(unique), spec, made, unique, code.sources, tuple(r for r in roots if r != "__main__"))
+    modules = tuple(r for r in roots if r != "__main__")
+    calls = op_calls(traced.graph_module.graph, ops)
+    return CompilePlan(entry_key(unique), spec, made, unique, code.sources, modules, calls)
 
 
 def _spec_factors(spec: ModelSpec, reference: Reference) -> tuple[Factor, ...]:

@@ -1,8 +1,11 @@
 """How long work tells what it is doing: a protocol that the command line draws and everything else ignores."""
 
+import logging
 from typing import Protocol
 
 __all__ = ["Progress", "Silent"]
+
+_LOG = logging.getLogger("precast")
 
 
 class Progress(Protocol):
@@ -23,6 +26,15 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Tell one line that belongs to no stage."""
 
+    def warning(self, code: str, message: str, hint: str = "") -> None:
+        """Tell what went wrong although the work goes on.
+
+        Args:
+            code: A dotted, stable name, such as `remote.unreachable`.
+            message: One line that says what happened.
+            hint: One line that says what to do about it, or empty.
+        """
+
 
 class Silent:
     """A progress that says nothing."""
@@ -38,3 +50,7 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Ignore."""
+
+    def warning(self, code: str, message: str, hint: str = "") -> None:
+        """Log: nobody looks at a progress that says nothing, and a warning must not be lost."""
+        _LOG.warning("%s: %s%s", code, message, f"; {hint}" if hint else "")

@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -27,9 +28,10 @@ from typing import Any
 from precast.aot.code import IMPORTED_DIGEST
 from precast.aot.spec import Json, ModelSpec
 from precast.cache.factors import Factor
+from precast.cache.layers import hub_folder
 from precast.cache.masking import sealed_value
 from precast.cache.sources import hash_source
-from precast.errors import ConfigKeyError, FactoryError, PrecastError, UnknownModelError
+from precast.errors import ConfigKeyError, FactoryError, PrecastError, StoreAccessError, UnknownModelError
 
 __all__ = ["NO_CONFIG_FACTOR", "ModelReference", "SpecReference", "parse_reference", "reference_of_hint"]
 
@@ -252,6 +254,12 @@ def _folder(folder: Path, name: str, kind: str = "folder", text: str = "") -> Mo
 
 
 def _hub(text: str) -> ModelReference:
+    if hub_folder(os.environ)[0] is None:
+        raise StoreAccessError(
+            f"the config of `{text}` has no place to be kept",
+            f"HOME is not set and uid {os.getuid()} has no entry in the passwd database",
+            "set HF_HOME to a writable folder, or give a local folder",
+        )
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

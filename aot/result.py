@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from precast.cache.factors import Factor, group_digests
 from precast.cache.manifest import Manifest, PayloadRecord
+from precast.cache.repair import Mended
 from precast.splitter.plan import SplitPlan
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ class PrecompileResult:
     """What a precompile did, or would do.
 
     Attributes:
-        status: `compiled`, `up_to_date`, or `planned` for a dry run that would compile.
+        status: `compiled`, `up_to_date`, `repaired`, or `pulled` from the remote; for a dry run also `planned` when it
+            would compile and `pullable` when it would pull.
         key: The entry's key.
         model: The model's name.
         factors_digests: Digest of each factor group.
@@ -35,6 +37,11 @@ class PrecompileResult:
         saved_seconds: Wall time of the build that an up-to-date entry saves.
         root: The cache root.
         next_command: What to run next, or empty.
+        remote: The remote in use, without anything secret, or empty.
+        pulled_bytes: What was read from it for this entry.
+        pushed_bytes: What was written to it.
+        signed_by: What people call the keys that signed the entry.
+        repaired: The damaged members that were mended, with nothing compiled.
     """
 
     status: str
@@ -52,10 +59,15 @@ class PrecompileResult:
     saved_seconds: float
     root: Path
     next_command: str
+    remote: str = ""
+    pulled_bytes: int = 0
+    pushed_bytes: int = 0
+    signed_by: tuple[str, ...] = ()
+    repaired: tuple[Mended, ...] = ()
 
 
 def from_entry(status: str, manifest: Manifest, root: Path) -> PrecompileResult:
-    """Describe an entry that is there: `compiled` a moment ago, or `up_to_date`."""
+    """Describe an entry that is there: `compiled`, `repaired` or `pulled` now, `up_to_date`, or `pullable`."""
     plan = SplitPlan.from_json(manifest.plan)
     return PrecompileResult(
         status=status,
@@ -70,7 +82,7 @@ def from_entry(status: str, manifest: Manifest, root: Path) -> PrecompileResult:
         mega_bytes=manifest.mega.bytes if manifest.mega else 0,
         stored_bytes=sum({p.object: p.stored_bytes for p in manifest.payloads}.values()),
         seconds=0.0,
-        saved_seconds=manifest.build.seconds if status == "up_to_date" else 0.0,
+        saved_seconds=0.0 if status == "compiled" else manifest.build.seconds,
         root=root,
         next_command=f"precast verify {manifest.key[:12]}",
     )

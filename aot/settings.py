@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from precast.aot.levels import DEFAULT_LEVEL, LEVELS, RULES
-from precast.aot.target import device_of, is_target_name
+from precast.aot.target import is_target_name, unknown_target
 from precast.cache.manifest import SettingRecord
 from precast.errors import ConfigKeyError, ConfigValueError
 
@@ -53,7 +53,8 @@ class Settings:
         compile: Whether pieces are compiled at all; open for the level to fill, which says no only at level 0.
         cudagraph_mode: Which CUDA graphs a serving process captures; open for the level to fill.
         payload: `aoti` or `inductor`; `auto` takes the target's default.
-        target: `cpu`, `cuda`, an architecture such as `x86-64-v3` or `sm_90`, or `auto` for this machine.
+        target: `cpu`, `cuda`, a described GPU such as `h200`, the path of a description, an architecture such as
+            `x86-64-v3` or `sm_90`, or `auto` for this machine.
         max_num_batched_tokens: Largest token count of a step.
         compile_range_endpoints: Token counts at which a compile range ends, besides the largest.
         compile_sizes: Token counts that get code of their own, with static shapes.
@@ -134,7 +135,6 @@ def resolve_settings(
     _check_bounds(values)
     if values["target"] == "auto":
         values["target"] = (detect_target or _detect)()
-    _check_payload(values)
     return _lowered(values, {n: found[n][1] if n in found else "default" for n in SETTING_NAMES})
 
 
@@ -179,16 +179,6 @@ def _check_bounds(values: Mapping[str, Any]) -> None:
                 f"a step has at most {largest} tokens (`max_num_batched_tokens`)",
                 f"leave out {beyond[0]}, or raise max_num_batched_tokens",
             )
-
-
-def _check_payload(values: Mapping[str, Any]) -> None:
-    """Refuse what would crash: torch's loader dies on an AOTInductor package built beside a GPU (2.11, H200)."""
-    if values["payload"] == "aoti" and device_of(values["target"]) == "cuda":
-        raise ConfigValueError(
-            "payload `aoti` cannot be used on CUDA yet",
-            "a package that is built on the GPU's machine crashes the process that loads it",
-            "use `--payload inductor`, the default on CUDA",
-        )
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -258,11 +248,7 @@ def _choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 def _target(value: Any) -> str:
     if not isinstance(value, str) or not is_target_name(value):
-        raise ConfigValueError(
-            f"`target` cannot be {value!r}",
-            "targets: auto, cpu, cuda, x86-64-v3, x86-64-v4, sm_NN",
-            "choose one of these",
-        )
+        raise unknown_target(value)
     return value
 
 

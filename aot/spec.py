@@ -68,6 +68,9 @@ class ModelSpec:
         config: Every value that decides what the model computes; each becomes a factor of the key.
         sample: `sample(module, num_tokens, seed)` is a context in which the module can run; it yields the inputs for
             `num_tokens` tokens. State such as a KV cache is fresh at each entry, so equal seeds give equal results.
+        state: `state(module, num_tokens)` is a context with everything that the splitting ops read, such as a KV cache
+            and its metadata, allocated on the module's device and for that many tokens; nobody reads what it holds.
+            With it the Triton kernels that the ops launch are compiled ahead of time; None leaves that to the node.
         load_weights: Fills the module's parameters in place, with real weights or seeded random ones. None keeps what
             `build` left.
     """
@@ -79,6 +82,7 @@ class ModelSpec:
     sample: "Callable[[nn.Module, int, int], AbstractContextManager[tuple[Tensor, ...]]]"
     config: Mapping[str, Json] = field(default_factory=dict)
     load_weights: "Callable[[nn.Module], None] | None" = None
+    state: "Callable[[nn.Module, int], AbstractContextManager[None]] | None" = None
 
     def __post_init__(self) -> None:
         """Refuse values that would fail later, far from the model's code.

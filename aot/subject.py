@@ -2,21 +2,28 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precast.aot.live import live_side
+from precast.aot.mending import damaged_keys
 from precast.aot.reference import parse_reference, reference_of_hint
 from precast.aot.settings import Settings, settle_settings
-from precast.aot.sources import open_source
+from precast.aot.sources import Degradation, EntrySource, MegaSource, StoreSource, open_source
 from precast.aot.spec import Json, ModelSpec
 from precast.cache.explain import Explanation, explain
 from precast.cache.manifest import Manifest
 from precast.cache.masking import is_sealed
 from precast.cache.requests import remembered_hint
 from precast.cache.store import Store
-from precast.errors import NoEntryError, PrecastError, UnknownModelError
+from precast.errors import FormatError, NoEntryError, PrecastError, UnknownModelError
 
-__all__ = ["Subject", "find_subject"]
+if TYPE_CHECKING:
+    from precast.cache.remote_tier import RemoteTier
+
+__all__ = ["Subject", "file_subject", "find_subject"]
 
 _SHOWN = 4
 
@@ -26,49 +33,92 @@ class Subject:
     """What is verified.
 
     Attributes:
-        what: How the entry is opened: its key, or the path of a mega file.
-        key: Its key.
-        manifest: Its manifest.
+        source: The entry, opened: every level works on this one reading of its manifest.
         spec: Makes the model's spec; None when the model is not at hand.
     """
 
-    what: str
-    key: str
-    manifest: Manifest
+    source: EntrySource
     spec: Callable[[], ModelSpec] | None
 
+    @property
+    def manifest(self) -> Manifest:
+        """The entry's manifest."""
+        return self.source.manifest
 
-def find_subject(what: str, overrides: Mapping[str, Json], settings: Settings | None, store: Store) -> Subject:
-    """Find the entry of a key, a mega file or MODEL. Nothing is imported, traced or compiled for it.
+    @property
+    def key(self) -> str:
+        """The entry's key."""
+        return self.source.manifest.key
+
+
+def file_subject(path: Path) -> Subject:
+    """Open a mega file. No store is looked at; the model is only at hand where its reference names it everywhere.
+
+    Raises:
+        CorruptError: The file is damaged.
+    """
+    source = MegaSource.open(path)
+    return Subject(source, _model_of(source.manifest, {}))
+
+
+def find_subject(
+    what: str,
+    overrides: Mapping[str, Json],
+    settings: Settings | None,
+    store: Store,
+    *,
+    trusts_hints: bool = True,
+    strict: bool = True,
+    on_degraded: Callable[[Degradation], None] = lambda _: None,
+    tier: "RemoteTier | None" = None,
+) -> Subject:
+    """Find the entry of a key or MODEL. Nothing is imported, traced or compiled for it.
 
     Args:
-        what: A key or prefix, a path, or MODEL.
+        what: A key or prefix, or MODEL.
         overrides: Values for the model's config, with MODEL.
         settings: Settings, with MODEL.
         store: Where keys and models are looked up.
+        trusts_hints: Whether to believe what the store remembers about how a model was named. It is no part of an
+            entry and nobody signs it, and what it names is imported.
+        strict: Refuse a missing or damaged object.
+        on_degraded: Is told of each payload that did not come from its object.
+        tier: What stands behind the store; an entry that only it has is pulled.
 
     Raises:
         NoEntryError: There is none; for MODEL the error names what changed against the nearest entry.
+        CorruptError: Its manifest is damaged.
         UnknownModelError: It names nothing.
     """
     try:
-        manifest = open_source(what, store).manifest
+        source = open_source(what, store, strict=strict, on_degraded=on_degraded, tier=tier)
     except NoEntryError as error:
-        return _of_model(what, overrides, settings, store, error)
-    return Subject(what, manifest.key, manifest, _model_of(manifest, store))
+        found, spec = _of_model(what, overrides, settings, store, error, tier)
+        return Subject(StoreSource(store, found, strict, on_degraded), spec)
+    hint = remembered_hint(store, source.manifest.key) if trusts_hints else {}
+    return Subject(source, _model_of(source.manifest, hint))
 
 
 def _of_model(
-    what: str, overrides: Mapping[str, Json], settings: Settings | None, store: Store, absent: NoEntryError
-) -> Subject:
+    what: str,
+    overrides: Mapping[str, Json],
+    settings: Settings | None,
+    store: Store,
+    absent: NoEntryError,
+    tier: "RemoteTier | None",
+) -> tuple[Manifest, Callable[[], ModelSpec]]:
     try:
         reference = parse_reference(what)
     except UnknownModelError as error:
         raise (absent if _looks_like_key(what) else error) from error
-    live, found = live_side(reference, overrides, settle_settings(settings, os.environ), store=store)
+    settings = settle_settings(settings, os.environ)
+    live, found = live_side(reference, overrides, settings, store=store, tier=tier, pull=True)
+    for key in damaged_keys(store, found):
+        with suppress(FormatError):  # then it is another version's, not damaged
+            return store.manifest(key), lambda: reference.spec(overrides)
     if found.hit is None:
         raise _miss(what, explain(store, live, found, model=reference.text))
-    return Subject(found.hit.key, found.hit.key, found.hit, lambda: reference.spec(overrides))
+    return found.hit, lambda: reference.spec(overrides)
 
 
 def _miss(what: str, explanation: Explanation) -> NoEntryError:
@@ -83,10 +133,9 @@ def _looks_like_key(text: str) -> bool:
     return all(c in "0123456789abcdefABCDEF" for c in text)
 
 
-def _model_of(manifest: Manifest, store: Store) -> Callable[[], ModelSpec] | None:
+def _model_of(manifest: Manifest, hint: Mapping[str, Json]) -> Callable[[], ModelSpec] | None:
     """Return how to build the model of an entry: as it was named when it was compiled here, if it is still there."""
-    hint = remembered_hint(store, manifest.key)
-    given = hint.get("overrides")
+    given = (hint or manifest.model.config).get("overrides")
     overrides = given if isinstance(given, dict) else {}
     if any(is_sealed(value) for value in overrides.values()):  # a secret was among them, and is stored nowhere
         return None

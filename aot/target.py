@@ -1,10 +1,10 @@
 """The target: what the compiled code runs on. Found without importing torch, so that a lookup stays fast.
 
 A CPU target is an x86-64 level or `aarch64`, not the very processor, so that twin machines share entries. A CUDA
-target is an architecture such as `sm_90`.
+target is a described GPU: its architecture and the numbers on which generated code can depend. The GPU of a node and a
+description of its kind, by name or from a file, are equal targets when these are.
 """
 
-import ctypes
 import platform
 import re
 from collections.abc import Mapping
@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precast.errors import IncompatibleError, NoGpuError
+from precast.aot.description import (
+    TargetDescription,
+    describe_device,
+    described_architecture,
+    described_target,
+    is_description_file,
+    known_targets,
+    near_targets,
+)
+from precast.errors import ConfigValueError, IncompatibleError, NoGpuError
 
 __all__ = [
     "ISA_LEVELS",
@@ -21,20 +30,22 @@ __all__ = [
     "detect_device",
     "detect_target",
     "device_of",
+    "host_isa",
     "is_target_name",
     "isa_runs_on",
     "named_target",
     "require_buildable",
     "require_compilable",
+    "torch_cuda",
+    "unknown_target",
 ]
 
 # x86-64 psABI levels; Inductor vectorises for v3 (AVX2) and v4 (AVX-512).
 ISA_LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 _SM = re.compile(r"sm_\d{2,3}")
+_CUDA_VERSION = re.compile(r"""^cuda\b[^=\n]*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})
 _V4 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
-_CUDA_SUCCESS = 0
-_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +55,17 @@ class Target:
     Attributes:
         device: torch device type, `cpu` or `cuda`.
         arch: x86-64 level, machine name, or CUDA architecture.
+        description: The GPU in numbers; None for a CPU.
     """
 
     device: str
     arch: str
+    description: TargetDescription | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the target as a factor's value."""
-        return {"device": self.device, "arch": self.arch}
+        """Return the target as a factor's value: a GPU's code facts, not its name, so that equal ones share keys."""
+        plain: dict[str, Any] = {"device": self.device, "arch": self.arch}
+        return plain if self.description is None else {**plain, "facts": self.description.code_facts()}
 
     def __str__(self) -> str:
         """Return what people see."""
@@ -60,44 +74,61 @@ class Target:
 
 def detect_device(environ: Mapping[str, str]) -> str:
     """Return `cuda` when torch is built for CUDA and the driver shows a GPU, else `cpu`."""
-    return "cuda" if _torch_has_cuda() and _cuda_capability(environ) is not None else "cpu"
+    return "cuda" if _torch_has_cuda() and _gpu_here(environ) is not None else "cpu"
 
 
 def device_of(name: str) -> str:
-    """Return the torch device type of a target's name: `cpu`, `cuda`, an x86-64 level, or `sm_` and a number."""
-    return "cuda" if name == "cuda" or _SM.fullmatch(name) else "cpu"
+    """Return the torch device type of a target's name."""
+    return "cuda" if name == "cuda" or _names_gpu(name) else "cpu"
 
 
 def is_target_name(name: str) -> bool:
-    """Tell whether a name says what to compile for: `auto`, this machine's `cpu` or `cuda`, or an architecture."""
-    return name in ("auto", "cpu", "cuda", *ISA_LEVELS[1:]) or bool(_SM.fullmatch(name))
+    """Tell whether a name says what to compile for.
+
+    `auto`, this machine's `cpu` or `cuda`, an architecture, a described GPU such as `h200`, or a description's path.
+    """
+    return name in ("auto", "cpu", "cuda", *ISA_LEVELS[1:]) or _names_gpu(name)
+
+
+def unknown_target(name: object) -> ConfigValueError:
+    """Return the error for a name that `is_target_name` does not take."""
+    near = near_targets(name) if isinstance(name, str) else ()
+    return ConfigValueError(
+        f"`target` cannot be {name!r}",
+        f"targets: auto, cpu, cuda, {', '.join(ISA_LEVELS[1:])}, {', '.join(known_targets())}, sm_NN, FILE.json",
+        f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else "choose one of these",
+    )
 
 
 def named_target(name: str, environ: Mapping[str, str]) -> Target:
-    """Return the target that a name means, for a lookup: an architecture stands for itself, on any machine.
+    """Return the target that a name means, for a lookup: all but `auto`, `cpu` and `cuda` mean the same anywhere.
 
     Raises:
+        ConfigValueError: It is no target's name; or a description cannot be read; or GPUs of the architecture differ.
         NoGpuError: The name is `cuda` and no GPU is usable.
     """
     if name in ISA_LEVELS:
         return Target("cpu", name)
-    return Target("cuda", name) if _SM.fullmatch(name) else detect_target(name, environ)
+    if name in ("auto", "cpu", "cuda"):
+        return detect_target(detect_device(environ) if name == "auto" else name, environ)
+    if not _names_gpu(name):
+        raise unknown_target(name)
+    return _described(described_architecture(name) if _SM.fullmatch(name) else described_target(name))
 
 
-def require_buildable(target: Target, environ: Mapping[str, str]) -> None:
-    """Refuse a target that this machine cannot make code for.
+def require_buildable(target: Target) -> None:
+    """Refuse a target that this machine cannot make code for. A GPU need not be here, only torch's CUDA build.
 
     Raises:
-        NoGpuError: CUDA code is built on a GPU of its architecture.
-        IncompatibleError: Inductor would make no vector code.
+        IncompatibleError: torch is a build for the CPU alone; or Inductor would make no vector code.
     """
     if target.device == "cpu":
         require_compilable(target.arch)
-        return
-    here = detect_target("cuda", environ)
-    if here != target:
-        raise NoGpuError(
-            f"code for {target.arch} cannot be built on {here.arch}", "CUDA code is built where it runs", "use that GPU"
+    elif not _torch_has_cuda():
+        raise IncompatibleError(
+            f"no code for {target} can be made here",
+            "the installed torch is a build for the CPU alone",
+            "pip install torch from the index of its CUDA builds; the machine needs no GPU",
         )
 
 
@@ -113,11 +144,11 @@ def detect_target(device: str, environ: Mapping[str, str]) -> Target:
     """
     if device == "cpu":
         return Target("cpu", cpu_isa())
-    capability = _cuda_capability(environ) if _torch_has_cuda() else None
-    if capability is None:
+    description = _gpu_here(environ) if _torch_has_cuda() else None
+    if description is None:
         why = "the driver shows no device" if _torch_has_cuda() else "the installed torch is a CPU build"
         raise NoGpuError("no GPU is usable for target `cuda`", why, "use --target cpu, or run on a machine with a GPU")
-    return Target("cuda", f"sm_{capability[0]}{capability[1]}")
+    return _described(description)
 
 
 def cpu_isa(cpuinfo: str | None = None) -> str:
@@ -134,6 +165,14 @@ def cpu_isa(cpuinfo: str | None = None) -> str:
     if not flags >= _V3:
         return ISA_LEVELS[0]
     return ISA_LEVELS[2] if flags >= _V4 else ISA_LEVELS[1]
+
+
+def host_isa(target: Target) -> str:
+    """Return the instruction set of a target's host code: its own on a CPU, a common one around a GPU's kernels."""
+    if target.device == "cpu":
+        return target.arch
+    machine = platform.machine()
+    return ISA_LEVELS[1] if machine == "x86_64" else machine
 
 
 def isa_runs_on(built: str, here: str) -> bool:
@@ -162,30 +201,39 @@ def _read(path: str) -> str:
         return ""
 
 
-def _torch_has_cuda() -> bool:
-    """Read torch's own version file instead of importing torch."""
+def torch_cuda() -> str | None:
+    """Return the version of CUDA that the installed torch is built for, such as `13.0`; None for a CPU build.
+
+    torch's own version file is read instead of importing torch.
+    """
     from importlib.util import find_spec
 
     spec = find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
-        return False
+        return None
     text = _read(str(Path(spec.submodule_search_locations[0]) / "version.py"))
-    line = next((x for x in text.splitlines() if x.startswith("cuda")), "")
-    return bool(line) and not line.rstrip().endswith("None")
+    found = _CUDA_VERSION.search(text)
+    return found[1] if found else None
 
 
-def _cuda_capability(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Ask the driver for the first visible device's compute capability; no context is made."""
+def _torch_has_cuda() -> bool:
+    return torch_cuda() is not None
+
+
+def _gpu_here(environ: Mapping[str, str]) -> TargetDescription | None:
+    """Describe the first visible GPU, if the driver shows one."""
     if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+        return describe_device()
+    except NoGpuError:
         return None
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    if driver.cuInit(0) != _CUDA_SUCCESS or driver.cuDeviceGet(ctypes.byref(device), 0) != _CUDA_SUCCESS:
-        return None
-    for value, attribute in ((major, _CAPABILITY_MAJOR), (minor, _CAPABILITY_MINOR)):
-        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) != _CUDA_SUCCESS:
-            return None
-    return major.value, minor.value
+
+
+def _names_gpu(name: str) -> bool:
+    """Tell whether a name means a GPU that need not be here."""
+    return bool(_SM.fullmatch(name)) or name in known_targets() or is_description_file(name)
+
+
+def _described(description: TargetDescription) -> Target:
+    return Target("cuda", description.arch, description)

@@ -7,6 +7,7 @@ result is found by running Dynamo's own bytecode on marked outputs, so nothing a
 import ctypes
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -25,7 +26,7 @@ from precast.aot.torch_seams.capture import (
     placeholder_source,
     stores_outside,
 )
-from precast.aot.torch_seams.parameters import parameters_diverted
+from precast.aot.torch_seams.parameters import fake_on, parameters_diverted
 from precast.cache.canonical import Json, sha256
 from precast.errors import ConfigValueError, FactoryError, GraphBreakError, PrecastError, UnsupportedOpError
 from precast.splitter.nodes import is_symbolic
@@ -61,18 +62,19 @@ class TracedGraph:
     constants: Mapping[str, Json]
 
 
-def build_for_tracing(spec: ModelSpec, device: str) -> nn.Module:
-    """Build a spec's module with parameters that take no memory.
+def build_for_tracing(spec: ModelSpec) -> nn.Module:
+    """Build a spec's module on the CPU, whatever the target, with parameters that take no memory.
+
+    So the numbers that a constructor computes are the same on a machine without a GPU and on one that has it.
 
     Args:
         spec: The model.
-        device: torch device type, `cpu` or `cuda`.
 
     Raises:
         FactoryError: The constructor raised.
     """
     try:
-        with parameters_diverted(), torch.device(device):
+        with parameters_diverted(), torch.device("cpu"):
             return spec.build().eval().requires_grad_(False)
     except PrecastError:
         raise
@@ -96,16 +98,18 @@ def trace(spec: ModelSpec, module: nn.Module, device: str) -> TracedGraph:
         GraphBreakError: The model cannot be traced as one graph; the error names the source line.
         UnsupportedOpError: An op, an input or a result that an artifact cannot hold.
     """
-    args = tuple(_example(given, device) for given in spec.inputs)
-    try:
-        captured = capture_graph(module, args)
-    except CaptureError as failure:
-        raise _trace_error(failure) from failure
-    _refuse_side_effects(captured)
-    inputs = _inputs(captured.graph_module, spec, module)
-    _rename_clashes(captured.graph_module.graph, inputs)
-    _check_dynamic(captured.graph_module, inputs, spec)
-    result = _result(captured, inputs, spec, module, args)
+    with _standing_on(module, device) as mode:
+        with mode:
+            args = tuple(_example(given, device) for given in spec.inputs)
+        try:
+            captured = capture_graph(module, args)
+        except CaptureError as failure:
+            raise _trace_error(failure) from failure
+        _refuse_side_effects(captured)
+        inputs = _inputs(captured.graph_module, spec, module)
+        _rename_clashes(captured.graph_module.graph, inputs)
+        _check_dynamic(captured.graph_module, inputs, spec)
+        result = _result(captured, inputs, spec, module, args)
     files = frozenset(Path(f) for f in captured.traced_files if not f.startswith("<"))
     return TracedGraph(
         graph_module=captured.graph_module,
@@ -116,6 +120,10 @@ def trace(spec: ModelSpec, module: nn.Module, device: str) -> TracedGraph:
         environment_strings=captured.environment_strings,
         constants=_constants(inputs, module),
     )
+
+
+def _standing_on(module: nn.Module, device: str) -> AbstractContextManager[AbstractContextManager[Any]]:
+    return nullcontext(nullcontext()) if device == "cpu" else fake_on(module, device)
 
 
 def _example(given: TensorInput, device: str) -> Tensor:

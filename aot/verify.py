@@ -10,22 +10,29 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precast.aot.load import LoadedPieces, bind_module, load_pieces
 from precast.aot.progress import Progress, Silent
 from precast.aot.settings import Settings
-from precast.aot.sources import Degradation, EntrySource, MegaSource, open_source
+from precast.aot.sources import Degradation, MegaSource, names_file, require_own
 from precast.aot.spec import Json, ModelSpec
-from precast.aot.stamps import mismatches, refuse_optimized_mode, require_compatible
-from precast.aot.subject import Subject, find_subject
+from precast.aot.stamps import incompatible, mismatches, refuse_optimized_mode
+from precast.aot.subject import Subject, file_subject, find_subject
 from precast.aot.torch_seams.watch import CompileWatch
-from precast.cache.options import StoreOptions, open_store
+from precast.cache.damage import Damage
+from precast.cache.options import StoreOptions, open_store, signed_options
+from precast.cache.remotes import open_tier
+from precast.cache.signatures import VALID, faults, judge, require_signature
+from precast.cache.signing_keys import PublicKey, load_public_keys
 from precast.cache.store import Store
 from precast.errors import (
     CorruptError,
     ExitCode,
+    FormatError,
     PrecastError,
+    SignatureError,
     UsageError,
     VerifyError,
 )
@@ -106,7 +113,8 @@ def verify(
         overrides: Values for the model's config, with MODEL.
         settings: Settings, with MODEL.
         cache_dir: The cache root.
-        level: `files`, `env`, `load`, `numerics`, or `auto` for the highest possible.
+        level: `files`, `env`, `load`, `numerics`, or `auto` for the highest possible; who signed the entry is looked
+            at before any of them.
         strict: Fail for a missing or damaged object; else its copy in the mega file is used and reported.
         token_counts: Token counts to compare at; 1, 2, a prime, a power of two and the largest by default.
         options: How the store is opened; by default as the environment says.
@@ -114,44 +122,114 @@ def verify(
 
     Raises:
         NoEntryError: There is no such entry; nothing is ever compiled from here.
-        UsageError: An unknown level.
+        UsageError: An unknown level, or a file of a public key that cannot be used.
     """
     refuse_optimized_mode()
     if level not in (*LEVELS, "auto"):
         raise UsageError(f"unknown level `{level}`", f"levels: {', '.join(LEVELS)}, auto", "choose one of these")
-    store, _ = open_store(cache_dir, options)
-    subject = find_subject(os.fspath(what), dict(overrides or {}), settings, store)
+    options = signed_options(options, None)
+    keys = load_public_keys(options.required_signatures)
+    degraded: list[Degradation] = []
+    if names_file(os.fspath(what)):
+        checks = _Verify(file_subject(Path(what)), strict, token_counts, progress or Silent(), degraded, keys, options)
+        return checks.run(level)
+    store, options = open_store(cache_dir, options)
+    try:
+        subject = find_subject(
+            os.fspath(what), dict(overrides or {}), settings, store, trusts_hints=not keys, strict=strict,
+            on_degraded=degraded.append, tier=open_tier(store, options, (progress or Silent()).warning),
+        )  # fmt: skip
+    except CorruptError as error:
+        return _without_manifest(store, error)
     with store.hold(subject.key):
-        return _Verify(subject, store, strict, token_counts, progress or Silent()).run(level)
+        return _Verify(subject, strict, token_counts, progress or Silent(), degraded, keys, options).run(level)
+
+
+def _without_manifest(store: Store, error: CorruptError) -> VerifyReport:
+    """Report on an entry whose manifest is damaged: all its damage, as far as the mega artifact tells."""
+    started = time.perf_counter()
+    damage = () if isinstance(error, FormatError) or not error.entry else store.check(error.entry)
+    if not damage:  # another format, or mended by another process since
+        raise error
+    facts: dict[str, Json] = {"damaged": [item.json() for item in damage]}
+    told = "; ".join(map(str, damage))
+    stage = Stage("files", "failed", time.perf_counter() - started, told, facts)
+    return VerifyReport(error.entry, "files", (stage,), tuple(_problems(error.entry, damage)))
+
+
+def _problems(key: str, damage: Sequence[Damage]) -> Iterator[CorruptError]:
+    for item in damage:
+        yield CorruptError(
+            f"{item.member} of entry {key[:12]} is damaged", item.reason,
+            "run `precast precompile` again: it repairs this entry, or builds it anew", entry=key, path=item.path,
+        )  # fmt: skip
 
 
 class _Verify:
     """Runs the levels and keeps what each found."""
 
     def __init__(
-        self, subject: Subject, store: Store, strict: bool, token_counts: Sequence[int] | None, progress: Progress
+        self,
+        subject: Subject,
+        strict: bool,
+        token_counts: Sequence[int] | None,
+        progress: Progress,
+        degraded: list[Degradation],
+        keys: Sequence[PublicKey],
+        options: StoreOptions,
     ) -> None:
         self.subject = subject
-        self.store = store
         self.strict = strict
         self.token_counts = token_counts
         self.progress = progress
+        self.degraded = degraded
+        self.keys = keys
+        self.options = options
         self.stages: list[Stage] = []
         self.problems: list[PrecastError] = []
-        self.degraded: list[Degradation] = []
         self.watch = CompileWatch()
 
     def run(self, level: str) -> VerifyReport:
         wanted = LEVELS if level == "auto" else LEVELS[: LEVELS.index(level) + 1]
         steps = {"files": self._files, "env": self._env}
+        self._step("signature", self._signature)
+        if any(isinstance(problem, SignatureError) for problem in self.problems):
+            return self._report()
         for name in wanted[:2]:
             self._step(name, steps[name])
         if len(wanted) > 2 and not self.problems:
             with self.watch:
                 self._loaded_levels(wanted[2:], required=level == "numerics")
+        self.subject.source.touch()
+        return self._report()
+
+    def _report(self) -> VerifyReport:
         ran = [s.name for s in self.stages if s.status != "skipped"]
-        self.store.touch(self.subject.key)
         return VerifyReport(self.subject.key, ran[-1], tuple(self.stages), tuple(self.problems))
+
+    def _signature(self) -> tuple[str, dict[str, Json], str]:
+        """Look at who signed the entry. Damage to signatures counts as damage, whether or not any are asked for."""
+        signatures = self.subject.source.signatures()
+        if self.keys:
+            require_signature(self.subject.manifest, signatures, self.keys)
+        judged = judge(self.subject.manifest, signatures)
+        facts: dict[str, Json] = {
+            "signatures": [{"id": j.id, "algorithm": j.algorithm, "verdict": j.verdict} for j in judged],
+            "required": [key.id for key in self.keys],
+        }
+        member = "the header" if isinstance(self.subject.source, MegaSource) else "signatures.json"
+        bad = [f"{member}: {fault}" for fault in faults(self.subject.manifest, signatures)]
+        if bad and self.strict:
+            raise CorruptError(
+                f"the signatures of entry {self.subject.key[:12]} are damaged", "; ".join(bad),
+                "run `precast precompile` again: it takes such signatures away", entry=self.subject.key,
+            )  # fmt: skip
+        if bad:
+            return f"damaged: {'; '.join(bad)}", facts, "degraded"
+        valid = [j.id for j in judged if j.verdict == VALID]
+        if valid:
+            return f"signed by {', '.join(valid)}", facts, "ok"
+        return signatures.unread or ", ".join(f"{j.id} {j.verdict}" for j in judged) or "unsigned", facts, "skipped"
 
     def _loaded_levels(self, names: Sequence[str], *, required: bool) -> None:
         loaded: list[LoadedPieces] = []
@@ -178,38 +256,35 @@ class _Verify:
         self.progress.finish(name)
 
     def _files(self) -> tuple[str, dict[str, Json], str]:
-        source = open_source(self.subject.what, self.store, strict=self.strict)
+        source = self.subject.source
         count = len({p.object for p in source.manifest.payloads})
-        if isinstance(source, MegaSource):
-            for record in source.manifest.payloads:
-                source.payload(record)
-            return f"{count} payloads match", {"payloads": count}, "ok"
-        damages = [f"{d.member}: {d.reason}" for d in self.store.check(self.subject.key)]
-        facts: dict[str, Json] = {"objects": count, "damaged": list(damages)}
-        if damages and self.strict:
-            raise CorruptError(
-                f"entry {self.subject.key[:12]} is damaged", "; ".join(damages),
-                "run `precast precompile` again: it rebuilds this entry", entry=self.subject.key,
-            )  # fmt: skip
-        return ("; ".join(damages), facts, "degraded") if damages else (f"{count} objects match", facts, "ok")
+        damage = source.damage()
+        facts: dict[str, Json] = {"objects": count, "damaged": [item.json() for item in damage]}
+        told = "; ".join(map(str, damage)) or f"{count} objects match"
+        if damage and self.strict:
+            self.problems += _problems(self.subject.key, damage)
+            return told, facts, "failed"
+        return told, facts, "degraded" if damage else "ok"
 
     def _env(self) -> tuple[str, dict[str, Json], str]:
-        differing = mismatches(self.subject.manifest, os.environ)
-        require_compatible(self.subject.manifest, os.environ)
-        stamps = {k: v for wanted in self.subject.manifest.stamps.values() for k, v in wanted.items()}
-        return (
-            " · ".join(f"{k} {v}" for k, v in stamps.items()),
-            {"stamps": dict(stamps), "differing": len(differing)},
-            "ok",
-        )
+        refuse_optimized_mode()
+        manifest = self.subject.manifest
+        differing = mismatches(manifest, os.environ)
+        stamps = {k: v for wanted in manifest.stamps.values() for k, v in wanted.items()}
+        facts: dict[str, Json] = {"stamps": dict(stamps), "differing": [m.json() for m in differing]}
+        if differing:
+            problem = incompatible(manifest, differing)
+            self.problems.append(problem)
+            return problem.what, facts, "failed"
+        return " · ".join(f"{k} {v}" for k, v in stamps.items()), facts, "ok"
 
     def _load(self, loaded: list[LoadedPieces]) -> tuple[str, dict[str, Json], str]:
+        require_own(self.subject.source, self.options)
         import torch  # noqa: F401 - its import is not part of the load
 
-        source = self._source()
         started = time.perf_counter()
         with self.watch.section("load"):
-            loaded.append(load_pieces(source))
+            loaded.append(load_pieces(self.subject.source))
         seconds = time.perf_counter() - started
         counts = self._require_zero("load", processes=self._starts_processes())
         imported = [m for m in _HEAVY if m in sys.modules]
@@ -219,9 +294,6 @@ class _Verify:
             facts["degraded"] = [[d.payload, d.reason] for d in self.degraded]
             return f"degraded: {len(self.degraded)} payloads came from the mega file · {summary}", facts, "degraded"
         return summary, facts, "ok"
-
-    def _source(self) -> EntrySource:
-        return open_source(self.subject.what, self.store, strict=self.strict, on_degraded=self.degraded.append)
 
     def _numerics(self, loaded: LoadedPieces) -> tuple[str, dict[str, Json], str]:
         from precast.aot.numerics import build_real, choose_token_counts
@@ -292,7 +364,7 @@ class _Verify:
 
     def _starts_processes(self) -> bool:
         """Tell whether a load may start processes: one of `aoti` payloads alone starts none."""
-        return any(p.kind != "aoti" for p in self.subject.manifest.payloads)
+        return any(p.kind == "inductor" for p in self.subject.manifest.payloads)
 
     def _require_zero(self, section: str, *, processes: bool) -> dict[str, Json]:
         """Refuse compile work in a section, and other processes too where it may start none."""

@@ -144,12 +144,20 @@ def _compiler(change: Change, entry: Side) -> str:
         return _inductor(leaf, change.a)
     if name == "precast":
         return "Use the version of precast that built the entry: its own splitting or codegen sources differ"
+    if name == "target" and leaf.startswith("facts"):
+        return _gpu(change, leaf.partition(".")[2])
     lines: Mapping[str, str] = {
         "python": f"Use Python {_text(change.a)}",
         "payload": f"Pass --payload {_text(change.a)}",
         "target": f"Pass --target {_text(change.a)}" if leaf == "device" else f"Compile for {_text(change.a)}",
     }
     return lines.get(name) or _any(change, entry)
+
+
+def _gpu(change: Change, fact: str) -> str:
+    if change.a is None:
+        return "Compile again: the entry does not say for which GPU of its architecture it is"
+    return f"Compile for a GPU whose {fact} is {_text(change.a)}"
 
 
 def _any(change: Change, _: Side) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
 
-__all__ = ["DTYPES", "RawTensor", "TensorPlace", "read_header", "serialize_tensors"]
+__all__ = ["DTYPES", "RawTensor", "TensorPlace", "header_with", "read_header", "serialize_tensors"]
 
 # dtype (torch's name), shape, and little-endian contiguous bytes.
 RawTensor: TypeAlias = tuple[str, tuple[int, ...], bytes]
@@ -39,8 +39,9 @@ DTYPES: Mapping[str, tuple[str, int]] = {
 
 _SIZES = dict(DTYPES.values())
 
-# The limit that safetensors itself sets to a header.
+# The limit that safetensors itself sets to a header, and how its end is aligned.
 _MAX_HEADER = 100_000_000
+_ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,33 @@ def serialize_tensors(tensors: Mapping[str, RawTensor], metadata: Mapping[str, s
     return bytes(serialize(specs, dict(metadata)))
 
 
+def header_with(stream: BinaryIO, metadata: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """Read a header, and write it again with more metadata; the tensors' bytes after it stay as they are.
+
+    Args:
+        stream: The file at its beginning; afterwards it is at the first byte of the tensors.
+        metadata: Text to add or to replace.
+
+    Returns:
+        The header as it is, and the new one, each with its length in front.
+
+    Raises:
+        ValueError: The header is damaged, or would be too long.
+    """
+    length = _length(stream)
+    text = stream.read(length)
+    try:
+        header = json.loads(text.decode("utf-8"))
+        entries = {"__metadata__": {**header.pop("__metadata__", {}), **metadata}, **header}
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("the header does not describe tensors") from error
+    made = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    made += b" " * (-len(made) % _ALIGNMENT)
+    if len(made) > _MAX_HEADER:
+        raise ValueError(f"the header would have {len(made)} bytes")
+    return _framed(text), _framed(made)
+
+
 def read_header(stream: BinaryIO) -> tuple[dict[str, TensorPlace], dict[str, str]]:
     """Read the places of all tensors, and the metadata.
 
@@ -91,9 +119,7 @@ def read_header(stream: BinaryIO) -> tuple[dict[str, TensorPlace], dict[str, str
     Raises:
         ValueError: The header is damaged, or the tensors do not fill the file exactly.
     """
-    length = int.from_bytes(stream.read(8), "little")
-    if not 2 <= length <= _MAX_HEADER:
-        raise ValueError(f"the header announces {length} bytes")
+    length = _length(stream)
     start = 8 + length
     try:
         header = json.loads(stream.read(length).decode("utf-8"))
@@ -103,6 +129,17 @@ def read_header(stream: BinaryIO) -> tuple[dict[str, TensorPlace], dict[str, str
         raise ValueError("the header does not describe tensors") from error
     _require_filled(tensors, start, stream.seek(0, 2))
     return tensors, metadata
+
+
+def _length(stream: BinaryIO) -> int:
+    length = int.from_bytes(stream.read(8), "little")
+    if not 2 <= length <= _MAX_HEADER:
+        raise ValueError(f"the header announces {length} bytes")
+    return length
+
+
+def _framed(text: bytes) -> bytes:
+    return len(text).to_bytes(8, "little") + text
 
 
 def _require_filled(tensors: Mapping[str, TensorPlace], start: int, size: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precast.cache.atomic import refused
+from precast.cache.modes import open_new
 from precast.cache.store import Store
 from precast.errors import StoreAccessError
 
@@ -96,7 +97,7 @@ def zero_stats(store: Store) -> None:
 
 
 def _append(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = open_new(path, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(descriptor, line)
         size = os.fstat(descriptor).st_size

@@ -5,23 +5,28 @@ it whole or not at all.
 """
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from precast.cache.atomic import refused, sync_folder, unique, write_atomic
-from precast.cache.canonical import canonical_json, sha256
+from precast.cache.atomic import read_whole, refused, sync_folder, unique, write_atomic
+from precast.cache.checks import Checks
+from precast.cache.damage import Damage
 from precast.cache.fields import HEX64
+from precast.cache.leftovers import remove
 from precast.cache.manifest import Manifest
+from precast.cache.modes import make_folder
 from precast.cache.objects import ObjectStore
+from precast.cache.quarantine import move_away, note_reason
 from precast.cache.root import CacheRoot
 from precast.errors import CorruptError, FormatError, NoEntryError, PrecastError, StoreAccessError
 
 __all__ = ["Damage", "EntryStore", "EntrySummary"]
 
 OK, DAMAGED, UNREADABLE = "ok", "damaged", "unreadable"
+
+_LOOKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +50,6 @@ class EntrySummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """One member of an entry that is not what it must be.
-
-    Attributes:
-        member: `manifest.json`, `model.mega` or `object <sha256>`.
-        path: The file.
-        reason: What is wrong with it.
-    """
-
-    member: str
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class EntryStore:
     """The entries below one root.
 
@@ -68,6 +58,11 @@ class EntryStore:
     """
 
     root: CacheRoot
+
+    @property
+    def checks(self) -> Checks:
+        """The checks of their files."""
+        return Checks(self.root)
 
     @property
     def objects(self) -> ObjectStore:
@@ -110,17 +105,20 @@ class EntryStore:
 
     def _manifest_bytes(self, key: str) -> bytes:
         path = self.root.manifest(key)
-        folder = _inode(path.parent)
+        folder = _identity(path.parent)
         try:
             if HEX64.fullmatch(key):
-                return path.read_bytes()
+                return read_whole(path)
         except (FileNotFoundError, NotADirectoryError):
             # An entry may come or go between two looks; only a folder that stayed lacks its manifest.
-            if folder is not None and folder == _inode(path.parent):
+            if folder is not None and folder == _identity(path.parent):
                 raise _corrupt(key, path, "its manifest is missing") from None
         except OSError as error:
             raise _unreadable(path, error) from error
-        raise NoEntryError(
+        raise self._no_entry(key)
+
+    def _no_entry(self, key: str) -> NoEntryError:
+        return NoEntryError(
             f"There is no entry {key[:12]}",
             f"{self.root.path} holds none with this key",
             "Run `precast inspect ls` to see what is stored",
@@ -129,7 +127,20 @@ class EntryStore:
     def summaries(self) -> Iterator[EntrySummary]:
         """List all entries, sorted by key; one bad entry never stops the listing."""
         for key in self.names():
-            yield self._summary(key)
+            found = self._steady_summary(key)
+            if found is not None:
+                yield found
+
+    def _steady_summary(self, key: str) -> EntrySummary | None:
+        """Look at an entry; None for one that went meanwhile. What was moved away or replaced is not damaged."""
+        for _ in range(_LOOKS):
+            folder = _identity(self.root.entry(key))
+            if folder is None:
+                break
+            found = self._summary(key)
+            if found.state != DAMAGED or folder == _identity(self.root.entry(key)):
+                return found
+        return None
 
     def _summary(self, key: str) -> EntrySummary:
         size = _folder_bytes(self.root.entry(key))
@@ -145,49 +156,34 @@ class EntryStore:
 
     def absent(self, manifest: Manifest) -> tuple[str, ...]:
         """Name the members that are missing or have another size, without reading them."""
-        absent = [f"object {name} is missing" for name in manifest.objects if not self.root.object(name).is_file()]
-        if manifest.mega is not None:
-            size = _file_bytes(self.root.mega(manifest.key))
-            if size is None:
-                absent.append("model.mega is missing")
-            elif size != manifest.mega.bytes:
-                absent.append(f"model.mega has {size} bytes instead of {manifest.mega.bytes}")
-        return tuple(absent)
+        return tuple(item.sentence for item in self.checks.glance(manifest))
 
     def check(self, key: str) -> tuple[Damage, ...]:
         """Read every member of an entry and compare it with its digest.
 
+        Where the manifest is damaged, the one in the mega artifact says what the other members must be.
+
         Raises:
-            NoEntryError: There is no such entry.
+            NoEntryError: There is no such entry; it may have gone while it was checked.
             FormatError: It has a format that this version does not read.
             StoreAccessError: The manifest cannot be read.
         """
+        for _ in range(_LOOKS):
+            folder = _identity(self.root.entry(key))
+            found = self._check(key)
+            # What came, was moved away or was replaced meanwhile is not damaged.
+            if not found or (folder is not None and folder == _identity(self.root.entry(key))):
+                return found
+        raise self._no_entry(key)
+
+    def _check(self, key: str) -> tuple[Damage, ...]:
         try:
             manifest = self.manifest(key)
         except FormatError:
             raise
         except CorruptError as error:
-            return (Damage("manifest.json", str(self.root.manifest(key)), error.why),)
-        return (*self._damaged_mega(manifest), *self._damaged_objects(manifest))
-
-    def _damaged_objects(self, manifest: Manifest) -> Iterator[Damage]:
-        for name, size in manifest.objects.items():
-            try:
-                self.objects.read(name, size)
-            except PrecastError as error:
-                yield Damage(f"object {name}", str(self.root.object(name)), error.why)
-
-    def _damaged_mega(self, manifest: Manifest) -> Iterator[Damage]:
-        if manifest.mega is None:
-            return
-        path = self.root.mega(manifest.key)
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            yield Damage("model.mega", str(path), error.strerror or str(error))
-            return
-        if len(data) != manifest.mega.bytes or sha256(data) != manifest.mega.sha256:
-            yield Damage("model.mega", str(path), "its bytes have another digest")
+            return self.checks.without_manifest(key, error.why)
+        return self.checks.members(manifest)
 
     def publish(self, manifest: Manifest, mega: bytes | None) -> Path:
         """Write a sealed entry. The caller holds its lock and has made sure that no entry is in the way.
@@ -197,26 +193,44 @@ class EntryStore:
         """
         final = self.root.entry(manifest.key)
         staged = self.root.staging / unique(manifest.key)
+        document = manifest.to_json()
         try:
-            staged.mkdir()
+            make_folder(staged)
             if mega is not None:
                 write_atomic(staged / "model.mega", mega)
-            write_atomic(staged / "manifest.json", manifest.to_json())
+            write_atomic(staged / "manifest.json", document)
             staged.rename(final)
-            sync_folder(final.parent)
+            _sync_or_take_back(final, staged)
         except OSError as error:
-            raise refused(error, final, len(mega or b"")) from error
+            raise refused(error, final, len(mega or b"") + len(document)) from error
         finally:
-            shutil.rmtree(staged, ignore_errors=True)
+            remove(staged)
         return final
+
+    def clear(self, key: str) -> bool:
+        """Tell whether a folder lies in an entry's place; anything else there is moved into the quarantine.
+
+        Raises:
+            StoreAccessError: It cannot be moved.
+        """
+        place = self.root.entry(key)
+        if place.is_dir() and not place.is_symlink():
+            return True
+        move_away(self.root, key, place, "it lay where an entry must be")
+        return False
 
     def sweep_staging(self, key: str) -> None:
         """Remove what dead publishers of a key left; the caller holds its lock, so none is alive."""
         for leftover in self.root.staging.glob(f"{key}-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            remove(leftover)
 
-    def quarantine(self, key: str, reason: str) -> Path | None:
-        """Move an entry to where no reader looks, with a note that says why.
+    def quarantine(self, key: str, reason: str, damage: tuple[Damage, ...] = ()) -> Path | None:
+        """Move an entry to where no reader looks, with a note that says why, and its bad objects with it.
+
+        Args:
+            key: The entry's key.
+            reason: Why, for people.
+            damage: What is known to be wrong with its members.
 
         Returns:
             Its new place, or None where it was gone already.
@@ -232,8 +246,22 @@ class EntryStore:
             return None
         except OSError as error:
             raise refused(error, aside) from error
-        write_atomic(aside / "reason.json", canonical_json({"entry": key, "reason": reason}))
+        note_reason(self.root, aside, {"entry": key, "reason": reason, "damage": [item.json() for item in damage]})
+        for item in damage:
+            kind, _, name = item.member.partition(" ")
+            if kind == "object":
+                self.objects.put_aside(name, reason)
         return aside
+
+
+def _sync_or_take_back(final: Path, staged: Path) -> None:
+    """Wait until the disk knows an entry; where it refuses, take the entry back, so that an error means no entry."""
+    try:
+        sync_folder(final.parent)
+    except OSError:
+        with suppress(OSError):
+            final.rename(staged)
+        raise
 
 
 def _folder_bytes(folder: Path) -> int:
@@ -244,18 +272,13 @@ def _folder_bytes(folder: Path) -> int:
     return total
 
 
-def _inode(path: Path) -> int | None:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tell one folder from the next in its place: file systems give the number of a removed one to the next at once."""
     try:
-        return path.lstat().st_ino
+        found = path.lstat()
     except OSError:
         return None
-
-
-def _file_bytes(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def _corrupt(key: str, path: Path, why: str) -> CorruptError:

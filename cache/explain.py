@@ -23,6 +23,8 @@ __all__ = ["HIT", "MISS", "Explanation", "explain"]
 HIT, MISS = "hit", "miss"
 
 _CHANGED, _MISSING, _NONE = "factor_changed", "artifact_missing", "no_entry_for_model"
+_REMOTE = "remote_unreachable"
+_NO_FAULT = (_CHANGED, _NONE, _REMOTE)  # of a stored entry
 _MANIFEST = "manifest.json"
 _TRIES = 5
 
@@ -124,7 +126,8 @@ def _factor(label: str, value: Json) -> Factor:
 
 
 def _reasons(lookup: Lookup, near: Near | None, diff: Diff | None) -> Iterator[MissReason]:
-    stored = [reason for reason in lookup.reasons if reason.code not in (_CHANGED, _NONE)]
+    stored = [reason for reason in lookup.reasons if reason.code not in _NO_FAULT]
+    yield from (reason for reason in lookup.reasons if reason.code == _REMOTE)
     yield from (_masked(reason) for reason in stored)
     if near is None or diff is None or not near.of_model:
         yield MissReason(_NONE)
@@ -143,9 +146,11 @@ def _masked(reason: MissReason) -> MissReason:
 
 def _advice(reasons: tuple[MissReason, ...], near: Near | None, diff: Diff | None) -> Iterator[str]:
     for reason in reasons:
-        if reason.code == "format_too_new":
+        if reason.code == _REMOTE:
+            yield f"Make {reason.b} reachable: it may have an entry for this request"
+        elif reason.code == "format_too_new":
             yield f"Update precast: entry {reason.entry[:12]} has a newer format"
-        elif reason.code not in (_CHANGED, _NONE):
+        elif reason.code not in _NO_FAULT:
             yield f"Run `precast precompile`: it builds entry {reason.entry[:12]} anew; {reason.factor} is no good"
     if near is not None and diff is not None and near.of_model:
         yield from advise(diff.breaking, diff.a)
@@ -157,5 +162,5 @@ def _advice(reasons: tuple[MissReason, ...], near: Near | None, diff: Diff | Non
             return
         if diff.breaking:
             yield "Or run `precast precompile`: it builds an entry for this request"
-    elif not any(reason.code not in (_CHANGED, _NONE) for reason in reasons):
+    elif not any(reason.code not in _NO_FAULT for reason in reasons):
         yield "Run `precast precompile`: no entry of this model is stored"

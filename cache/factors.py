@@ -74,6 +74,7 @@ REGISTER: tuple[FactorRule, ...] = (
     FactorRule("compiler", "torch", "Another torch traces, lowers and generates code in another way"),
     FactorRule("compiler", "triton", "Another Triton makes other kernels of the same source"),
     FactorRule("compiler", "python", "Payloads and stitched code belong to one minor version of Python"),
+    FactorRule("compiler", "system", "The code around a GPU's kernels is for one operating system and machine"),
     FactorRule("compiler", "target", "Code is generated for one GPU architecture or CPU instruction set"),
     FactorRule("compiler", "payload", "Each kind of payload has its own format and its own stamps"),
     FactorRule("compiler", "inductor_config", "Inductor and functorch options that affect compilation"),

@@ -16,11 +16,11 @@ from precast.cache.canonical import Json
 from precast.cache.entries import DAMAGED, OK
 from precast.cache.factors import Factor
 from precast.cache.fingerprints import FactTable, Question, decoded_facts
-from precast.cache.rows import MALFORMED, Rows, Stamps, signature
+from precast.cache.rows import MALFORMED, Rows, Seen, Stamps, signature
 from precast.cache.store import Store
 from precast.cache.tags import all_tags
 
-__all__ = ["WEIGHTS", "Near", "SummaryRow", "nearest", "summaries"]
+__all__ = ["WEIGHTS", "Look", "Near", "SummaryRow", "nearest", "summaries"]
 
 # What a difference in a group says about how much of an entry is another: the graph is another model.
 WEIGHTS: Mapping[str, int] = {"graph": 16, "code": 8, "compiler": 4, "config": 2, "env": 1}
@@ -41,6 +41,7 @@ class SummaryRow:
         reference: How the model was named.
         target: What the code was generated for.
         torch: Version of torch in the stamps.
+        precast: Version of precast that built it.
         kinds: Kinds of its payloads.
         pieces: How many unique pieces it has.
         payloads: How many payloads it has.
@@ -59,6 +60,7 @@ class SummaryRow:
     reference: str | None
     target: Mapping[str, Json]
     torch: str | None
+    precast: str | None
     kinds: tuple[str, ...]
     pieces: int
     payloads: int
@@ -73,6 +75,19 @@ class SummaryRow:
     def bytes(self) -> int:
         """Size of the entry's folder and of every object that it names, also those that other entries share."""
         return self.folder_bytes + sum(self.objects.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What somebody has seen of a store who looked at all its folders.
+
+    Attributes:
+        entries: What lies in the folder of each entry, by key; None where nobody looked.
+        stamps: When the stamp of each key was written, in nanoseconds since the epoch; None where nobody looked.
+    """
+
+    entries: Mapping[str, Seen] | None = None
+    stamps: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +109,20 @@ class Near:
     of_model: bool = True
 
 
-def summaries(store: Store) -> tuple[SummaryRow, ...]:
+def summaries(store: Store, *, worth: int = 1, look: Look | None = None) -> tuple[SummaryRow, ...]:
     """List all entries, sorted by key; one bad entry never stops the listing.
 
     States are those of `Store.entries`, except that of a manifest only the digest is checked.
 
     Args:
         store: The store. Unless it is read-only, the index in it is brought up to date.
+        worth: How many entries must have changed for that.
+        look: What somebody has just seen, which spares looking again.
     """
     try:
-        return _summaries(store, fresh=False)
+        return _summaries(store, worth, look or Look(), fresh=False)
     except MALFORMED:
-        return _summaries(store, fresh=True)
+        return _summaries(store, worth, look or Look(), fresh=True)
 
 
 def nearest(store: Store, factors: Iterable[Factor], limit: int = 3, model: str | None = None) -> tuple[Near, ...]:
@@ -135,18 +152,23 @@ def nearest(store: Store, factors: Iterable[Factor], limit: int = 3, model: str 
     return tuple(close[:limit])
 
 
-def _summaries(store: Store, *, fresh: bool) -> tuple[SummaryRow, ...]:
-    rows = Rows(store, "index-summary", _summary_row, fresh=fresh)
-    stamps = Stamps(store, rows.extra.get("stamps"))
+def _summaries(store: Store, worth: int, look: Look, *, fresh: bool) -> tuple[SummaryRow, ...]:
+    rows = Rows(store, "index-summary", _summary_row, skims=True, fresh=fresh)
+    stamps = Stamps(store, rows.extra.get("stamps"), look.stamps)
+    listed = list(rows.rows(look.entries))
+    # After the entries: an entry appears when all its objects are there.
     present = _object_names(store.layout.objects)
     tags: dict[str, tuple[str, ...]] = {}
     for name, key in all_tags(store).items():
         tags[key] = (*tags.get(key, ()), name)
+    folder = str(store.layout.entries)
+    seen = look.entries
+    megas = (_size(f"{folder}/{key}/model.mega") if seen is None else seen[key].mega_bytes for key, _, _ in listed)
     found = tuple(
-        _summary(store, key, row, size, present, stamps.last_used(key), tags.get(key, ()))
-        for key, size, row in rows.rows()
+        _summary(key, row, size, mega_bytes, present, stamps.last_used(key), tags.get(key, ()))
+        for (key, size, row), mega_bytes in zip(listed, megas, strict=True)
     )
-    rows.save({"stamps": stamps.known}, force=stamps.are_stale)
+    rows.save({"stamps": stamps.known}, force=stamps.are_stale, worth=worth)
     return found
 
 
@@ -182,6 +204,7 @@ def _summary_row(document: dict[str, Any]) -> list[Any]:
         document["model"]["reference"],
         document["target"],
         next((stamp["torch"] for stamp in document["stamps"].values() if "torch" in stamp), None),
+        document["build"]["precast"],
         sorted({item["kind"] for item in payloads}),
         len({item["name"].partition(":")[0] for item in payloads}),
         len(payloads),
@@ -197,30 +220,29 @@ def _factor_row(document: dict[str, Any], table: FactTable) -> list[Any]:
 
 
 def _summary(
-    store: Store,
     key: str,
     row: list[Any],
     manifest_bytes: int,
+    mega_bytes: int | None,
     present: frozenset[str],
     last_used_ns: int | None,
     tags: tuple[str, ...],
 ) -> SummaryRow:
-    mega_bytes = _size(f"{store.layout.entries}/{key}/model.mega")
-    folder = manifest_bytes + (mega_bytes or 0)
+    folder_bytes = manifest_bytes + (mega_bytes or 0)
     if row[0] != OK:
         return SummaryRow(
-            key, row[0], row[1], None, None, {}, None, (), 0, 0, mega_bytes is not None, folder, {}, None,
+            key, row[0], row[1], None, None, {}, None, None, (), 0, 0, mega_bytes is not None, folder_bytes, {}, None,
             last_used_ns, tags,
         )  # fmt: skip
-    _, model, reference, target, torch, kinds, pieces, payloads, mega, objects, created_at = row
+    _, model, reference, target, torch, precast, kinds, pieces, payloads, mega, objects, created_at = row
     absent = [f"object {name}… is missing" for name in objects if name not in present]
     if mega is not None and mega_bytes != mega:
         absent.append(
             "model.mega is missing" if mega_bytes is None else f"model.mega has {mega_bytes} bytes instead of {mega}"
         )
     return SummaryRow(
-        key, DAMAGED if absent else OK, "; ".join(absent), model, reference, target, torch, tuple(kinds), pieces,
-        payloads, mega is not None, folder, objects, created_at, last_used_ns, tags,
+        key, DAMAGED if absent else OK, "; ".join(absent), model, reference, target, torch, precast,
+        tuple(kinds), pieces, payloads, mega is not None, folder_bytes, objects, created_at, last_used_ns, tags,
     )  # fmt: skip
 
 

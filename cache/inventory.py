@@ -1,30 +1,46 @@
-"""An inventory of the store for `prune`: what is ours, what refers to what, and what is in use.
+"""An inventory of the store for `prune`: what is there, what refers to what, and what is in use.
 
-Only names that the store itself makes are listed. Links and foreign files are in nobody's list, so nothing removes
-them.
+The order of the looks matters beside writers: first the objects, then the claims, then the entries. What a writer put
+before the first look is named by an entry at the last one, or its writer claims to be writing in between.
 """
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from precast.cache.disk import DiskItem, walk
-from precast.cache.entries import UNREADABLE, EntrySummary
-from precast.cache.fields import HEX64
-from precast.cache.leftovers import ASIDE, SHARD, TEMPORARY, matching, unfinished
-from precast.cache.locks import LOCK_SUFFIX, dead_claims, is_held, live_claims
-from precast.cache.requests import candidates
+from precast.cache.disk import NOTHING, Extent, extent_of, read_quickly
+from precast.cache.index import Look, SummaryRow, summaries
+from precast.cache.locks import LEASE_SUFFIX, LOCK_SUFFIX, LiveClaim, dead_claims, live_claims
+from precast.cache.removing import ANNOUNCEMENT, REMOVER
+from precast.cache.requests import remembered_keys
+from precast.cache.rows import STALE, SUMMARY_FILE
 from precast.cache.store import WRITER, Store
+from precast.cache.survey import Survey, survey
 from precast.cache.tags import all_tags
 
-__all__ = ["Inventory", "take_inventory"]
+__all__ = ["SHORT", "Inventory", "Pointer", "take_inventory"]
 
-_OBJECT = re.compile(r"([0-9a-f]{64})\.zst")
-_KEY_LOCK = re.compile(rf"[a-z]+-([0-9a-f]{{64}}){re.escape(LOCK_SUFFIX)}")
+SHORT = 16
+"""How many digits of an object's name the index keeps. Two that share them count as one, so neither goes too early."""
+
+_KEY_LOCK = re.compile(rf"[a-z]+-([0-9a-f]{{64}})(?:{re.escape(LOCK_SUFFIX)}|{re.escape(LEASE_SUFFIX)})")
 
 # Clocks of machines that share a file system differ a little, and a file's time is coarser than the clock.
 _SLACK_NS = 60 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A stamp, request or lock file.
+
+    Attributes:
+        cost: What it takes.
+        keys: The keys that it speaks of.
+    """
+
+    cost: Extent
+    keys: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,90 +48,79 @@ class Inventory:
     """What the store holds at one moment.
 
     Attributes:
+        found: Every name below the root.
         entries: Every entry, sorted by key.
-        objects: Each object's file.
-        unfinished: What staging holds, and temporary files beside objects.
-        temporaries: Temporary files that a reader or a short write may own.
-        quarantine: Entries that were put aside.
-        pointers: For each stamp, request and lock file, the keys that it speaks of.
-        dead: Claims of dead processes.
+        pointers: Stamps, requests and lock files, by path below the layout's folder.
+        dead: Claims and the announcement of dead processes, by path below the layout's folder.
         held: Keys that living processes use.
-        tags: The tags of each tagged key.
+        tags: The key that each tag names.
         writing_since_ns: When the oldest living writer began, less some slack; None where nobody writes.
     """
 
-    entries: tuple[EntrySummary, ...]
-    objects: dict[str, DiskItem]
-    unfinished: tuple[Path, ...]
-    temporaries: tuple[DiskItem, ...]
-    quarantine: tuple[Path, ...]
-    pointers: dict[Path, frozenset[str]]
-    dead: tuple[Path, ...]
+    found: Survey
+    entries: tuple[SummaryRow, ...]
+    pointers: dict[str, Pointer]
+    dead: dict[str, Extent]
     held: frozenset[str]
-    tags: dict[str, tuple[str, ...]]
+    tags: dict[str, str]
     writing_since_ns: int | None
-
-    @property
-    def objects_are_known(self) -> bool:
-        """Whether every entry says which objects it needs; an unreadable one does not."""
-        return all(entry.state != UNREADABLE for entry in self.entries)
 
     def spared(self, name: str) -> bool:
         """Tell whether a living writer may rely on an object that no entry refers to."""
         since = self.writing_since_ns
-        return since is not None and self.objects[name].modified_ns >= since
+        return since is not None and self.found.objects[name].modified_ns >= since
 
 
 def take_inventory(store: Store) -> Inventory:
-    """Look at everything below the root, without changing it.
+    """Look at everything below the root. Only the index is written, and only where that spares much reading.
 
     Raises:
-        StoreAccessError: The folder of entries cannot be read.
+        UsageError: The root or one of the store's own folders is a link.
+        StoreAccessError: One of the store's own folders cannot be read.
     """
     layout = store.layout
-    claims = live_claims(layout.locks)
+    claims: list[LiveClaim] = []
+    found = survey(layout, lambda: claims.extend(live_claims(layout.locks)))
+    held = frozenset(claim.subject for claim in claims)
+    dead = {f"locks/{path.name}": extent_of(str(path)) or NOTHING for path in dead_claims(layout.locks)}
+    if ANNOUNCEMENT in found.locks and REMOVER not in held:
+        dead[f"locks/{ANNOUNCEMENT}"] = found.locks[ANNOUNCEMENT]
+    stamps = {key: cost.modified_ns for key, cost in found.stamps.items()}
+    entries = summaries(store, worth=STALE, look=Look(found.seen, stamps))
+    _count_index(store, found)
     writers = [claim.since_ns for claim in claims if claim.subject == WRITER]
     return Inventory(
-        entries=tuple(store.entries()),
-        objects=dict(_objects(layout.objects)),
-        unfinished=tuple(unfinished(layout)),
-        temporaries=tuple(
-            item
-            for folder in (layout.stats, layout.requests, layout.tags)
-            for path in matching(folder, TEMPORARY)
-            for item in walk(path)
-        ),
-        quarantine=tuple(matching(layout.quarantine, ASIDE)),
-        pointers=dict(_pointers(store)),
-        dead=dead_claims(layout.locks),
-        held=frozenset(claim.subject for claim in claims),
-        tags=_tags_by_key(store),
+        found=found,
+        entries=entries,
+        pointers=dict(_pointers(store, found)),
+        dead=dead,
+        held=held,
+        tags=all_tags(store),
         writing_since_ns=min(writers) - _SLACK_NS if writers else None,
     )
 
 
-def _objects(folder: Path) -> Iterator[tuple[str, DiskItem]]:
-    for shard in matching(folder, SHARD):
-        for path in matching(shard, _OBJECT):
-            for item in walk(path):
-                if not item.folder:
-                    yield path.stem, item
+def _count_index(store: Store, found: Survey) -> None:
+    """Count the index as it is after the entries were listed."""
+    found.usage.remove(found.index)
+    found.usage.regained = 0
+    found.index = extent_of(str(store.layout.stats / SUMMARY_FILE)) or NOTHING
+    found.usage.add(found.index)
 
 
-def _pointers(store: Store) -> Iterator[tuple[Path, frozenset[str]]]:
-    layout = store.layout
-    for path in matching(layout.stats, HEX64):
-        yield path, frozenset({path.name})
-    for path in matching(layout.requests, re.compile(r"[0-9a-f]{64}\.json")):
-        yield path, frozenset(candidates(store, path.stem))
-    for path in matching(layout.locks, _KEY_LOCK):
-        match = _KEY_LOCK.fullmatch(path.name)
-        if match and not is_held(path):
-            yield path, frozenset({match[1]})
+def _pointers(store: Store, found: Survey) -> Iterator[tuple[str, Pointer]]:
+    for key, cost in found.stamps.items():
+        yield f"stats/{key}", Pointer(cost, frozenset({key}))
+    requests = str(store.layout.requests)
+    for digest, cost in found.requests.items():
+        yield f"requests/{digest}.json", Pointer(cost, remembered_keys(_data(f"{requests}/{digest}.json")))
+    for name, cost in found.locks.items():
+        match = _KEY_LOCK.fullmatch(name)
+        if match:
+            yield f"locks/{name}", Pointer(cost, frozenset({match[1]}))
 
 
-def _tags_by_key(store: Store) -> dict[str, tuple[str, ...]]:
-    tags: dict[str, tuple[str, ...]] = {}
-    for name, key in all_tags(store).items():
-        tags[key] = (*tags.get(key, ()), name)
-    return tags
+def _data(path: str) -> bytes:
+    with suppress(OSError):
+        return read_quickly(path)
+    return b""

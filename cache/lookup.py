@@ -6,7 +6,7 @@ model read are read again. Everything else is in the request's own digest.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precast.cache.canonical import Json, digest
@@ -19,7 +19,7 @@ from precast.cache.store import Store
 from precast.cache.told import needs_trace
 from precast.errors import CorruptError, FormatError, NoEntryError, StoreAccessError
 
-__all__ = ["READ_AGAIN", "Lookup", "MissReason", "Request", "factor_now", "lookup"]
+__all__ = ["READ_AGAIN", "Lookup", "MissReason", "Request", "factor_now", "judge", "lookup"]
 
 READ_AGAIN = ("env", "code")
 
@@ -51,12 +51,13 @@ class MissReason:
     """Why a candidate is no hit, or why there is none.
 
     Attributes:
-        code: `no_entry_for_model`, `factor_changed`, `artifact_missing`, `corrupt`, `format_too_old` or
-            `format_too_new`.
+        code: `no_entry_for_model`, `factor_changed`, `artifact_missing`, `corrupt`, `format_too_old`,
+            `format_too_new`, `target_mismatch` where the entry cannot run on this node, or `remote_unreachable` where
+            a remote might have had an entry.
         entry: The candidate's key, or empty.
-        factor: The changed factor's label, or the missing or damaged member.
+        factor: The changed factor's label, the missing or damaged member, or the stamp that does not fit.
         a: What the entry holds; None where it holds nothing.
-        b: What is there now; None where nothing is.
+        b: What is there now; None where nothing is. For a damaged member, the kind of damage as of `Damage`.
     """
 
     code: str
@@ -80,7 +81,11 @@ class Lookup:
 
 
 def lookup(
-    store: Store, request: Request, search_path: Sequence[str], environ: Mapping[str, str] | None = None
+    store: Store,
+    request: Request,
+    search_path: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    unfit: Callable[[Manifest], Iterable[MissReason]] = lambda _: (),
 ) -> Lookup:
     """Find the entry that answers a request, or say why there is none.
 
@@ -91,6 +96,7 @@ def lookup(
         request: What is known before tracing.
         search_path: Folders in which source files are looked for, as in `sys.path`.
         environ: The environment; None means `os.environ`.
+        unfit: Says what speaks against an entry on this node, although it is the right one by its key.
     """
     environ = os.environ if environ is None else environ
     reasons: list[MissReason] = []
@@ -103,7 +109,9 @@ def lookup(
         except CorruptError as error:
             reasons.append(_unusable(key, error))
             continue
-        against = [*_changes(manifest, request, search_path, environ), *_missing(store, manifest)]
+        against = [
+            *judge(manifest, request, search_path, environ), *_missing(store, manifest), *unfit(manifest)
+        ]  # fmt: skip
         if not against:
             return Lookup(manifest, ())
         reasons += against
@@ -118,16 +126,25 @@ def _unusable(key: str, error: CorruptError) -> MissReason:
 
 
 def _missing(store: Store, manifest: Manifest) -> Iterator[MissReason]:
-    for member in store.absent(manifest):
-        yield MissReason("artifact_missing", manifest.key, member)
+    for item in store.glance(manifest):
+        yield MissReason("artifact_missing", manifest.key, item.sentence, b=item.code)
 
 
-def _changes(
+def judge(
     manifest: Manifest, request: Request, search_path: Sequence[str], environ: Mapping[str, str]
 ) -> Iterator[MissReason]:
     """Compare each factor of an entry with what it is now; those that only tracing can tell are left out.
 
     A pointer may be damaged or lie in the wrong place, so a factor that only one of the two has counts as changed.
+
+    Args:
+        manifest: The entry, of this store or of a remote.
+        request: What is known before tracing.
+        search_path: Folders in which source files are looked for, as in `sys.path`.
+        environ: The environment.
+
+    Yields:
+        What speaks against the entry: nothing for one that answers the request, if its files are there.
     """
     asked = {factor.label: factor.value for factor in request.factors}
     for factor in manifest.factors:

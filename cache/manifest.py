@@ -6,10 +6,11 @@ know.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath, PureWindowsPath
 
-from precast.cache.canonical import Json, decode_json, digest
+from precast.cache.canonical import Json, decode_json, digest, sha256
 from precast.cache.canonical import canonical_json as encode
 from precast.cache.factors import Factor
 from precast.cache.fields import HEX64, Fields
@@ -61,7 +62,7 @@ class Manifest:
         factors: All factors of the key.
         settings: The settings as they were resolved.
         target: What the code was generated for, such as `{"device": "cpu", "isa": "x86-64-v3"}`.
-        stamps: For each kind of payload, what must be equal on the node that loads it.
+        stamps: For each kind of payload, what it needs of the node that loads it.
         plan: The split plan; its meaning is the splitter's.
         code: Source text of the stitched code.
         payloads: The compiled pieces.
@@ -69,6 +70,8 @@ class Manifest:
         build: When and by what it was built.
         mega: The mega artifact beside the manifest; the store fills it in.
         digest: Digest over everything else; `sealed` fills it in.
+        content_digest: The digest that the manifest inside a mega file carries: of the same content, the record of the
+            mega artifact left out. It is what signatures are over; `sealed` fills it in.
         sources: The text of the model's own modules, where it was kept.
         ignored: Names of the variables that were set and deliberately not counted.
     """
@@ -88,6 +91,7 @@ class Manifest:
     digest: str = ""
     sources: SourcesRecord | None = None
     ignored: tuple[str, ...] = ()
+    content_digest: str = ""
 
     @property
     def objects(self) -> dict[str, int]:
@@ -96,12 +100,13 @@ class Manifest:
         return named if self.sources is None else {**named, self.sources.object: self.sources.bytes}
 
     def sealed(self) -> "Manifest":
-        """Return the same manifest with its digest filled in.
+        """Return the same manifest with its digests filled in.
 
         Raises:
             ValueError: The model's reference is an absolute path, or a value has no canonical form.
         """
-        return replace(self, digest=digest(self._body()))
+        whole, content = _digests(self._body())
+        return replace(self, digest=whole, content_digest=content)
 
     def to_json(self) -> bytes:
         """Encode the manifest, with its digest, as canonical JSON.
@@ -128,9 +133,11 @@ class Manifest:
         problems: list[str] = []
         manifest = _read(Fields(document, "", problems))
         if isinstance(document, dict):
-            body = {name: value for name, value in document.items() if name != "digest"}
-            if document.get("digest") != digest(body):
+            # Of the document as it stands: a field that this version does not know is part of what was signed.
+            whole, content = _digests({name: value for name, value in document.items() if name != "digest"})
+            if document.get("digest") != whole:
                 problems.append("the digest does not fit the content")
+            manifest = replace(manifest, content_digest=content)
         if problems:
             raise _corrupt(manifest.key, problems)
         return manifest
@@ -181,6 +188,15 @@ def check_schema(document: Json) -> None:
     if written > read:
         raise FormatError(TOO_NEW, why, "Update precast, or compile again into another cache folder")
     raise FormatError(TOO_OLD, why, "Run `precast precompile` again")
+
+
+def _digests(body: Mapping[str, Json]) -> tuple[str, str]:
+    """Return the digests of a body as it is, and without the record of its mega artifact; each value encoded once."""
+    members = {name: encode({name: value})[1:-1] for name, value in sorted(body.items())}
+    whole = sha256(b"{%b}" % b",".join(members.values()))
+    if body.get("mega") is None:
+        return whole, whole
+    return whole, sha256(b"{%b}" % b",".join((members | {"mega": b'"mega":null'}).values()))
 
 
 def _read(fields: Fields) -> Manifest:

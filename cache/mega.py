@@ -1,12 +1,14 @@
 """The mega artifact: one file that holds an entry whole, and that anyone can list without running anything.
 
-It is a safetensors container. The header's metadata holds the manifest, each payload and the model's sources are zstd
-frames in byte tensors, and each baked constant is a tensor. Reading needs the header alone; every byte that is handed
-out has been checked against the manifest, and the manifest against its own digest.
+It is a safetensors container. The header's metadata holds the manifest and, in a file that was exported, the entry's
+signatures; each payload and the model's sources are zstd frames in byte tensors, and each baked constant is a tensor.
+Reading needs the header alone; every byte that is handed out has been checked against the manifest, and the manifest
+against its own digest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,9 +16,12 @@ from precast.cache.canonical import sha256
 from precast.cache.container import DTYPES, RawTensor, TensorPlace, read_header, serialize_tensors
 from precast.cache.frames import compress, decompress
 from precast.cache.manifest import ConstantRecord, Manifest
-from precast.errors import CorruptError, NoEntryError, StoreAccessError
+from precast.cache.signatures import UNSIGNED, read_signatures
+from precast.errors import CorruptError, NoEntryError, PrecastError, StoreAccessError
 
-__all__ = ["MegaFile", "read_mega_manifest", "write_mega"]
+__all__ = ["SIGNATURES", "MegaFile", "pack_mega", "read_mega_manifest", "write_mega"]
+
+SIGNATURES = "precast.signatures"
 
 _METADATA = "precast"
 
@@ -27,6 +32,7 @@ def write_mega(
     manifest: Manifest,
     payloads: Mapping[str, bytes],
     constants: Mapping[str, RawTensor],
+    frames: Mapping[str, bytes] | None = None,
 ) -> bytes:
     """Return the bytes of a mega artifact.
 
@@ -34,17 +40,30 @@ def write_mega(
         manifest: The manifest; its `mega` record is left out, because a file cannot hold its own digest.
         payloads: Raw bytes of each object that the manifest names, its sources included, by SHA-256.
         constants: dtype, shape and little-endian bytes of each constant that the manifest names.
+        frames: Compressed payloads that are there already, by SHA-256; the others are compressed here. Two versions
+            of zstd may compress to different bytes, so a file is only made again of its own frames.
 
     Raises:
         ValueError: What is given is not what the manifest names, or a dtype has no place in the format.
     """
     _require_payloads(manifest, payloads)
     _require_constants(manifest, constants)
+    ready = frames or {}
+    packed = {name: ready[name] if name in ready else compress(raw) for name, raw in payloads.items()}
+    return pack_mega(replace(manifest, mega=None).to_json(), packed, constants)
+
+
+def pack_mega(document: bytes, frames: Mapping[str, bytes], constants: Mapping[str, RawTensor]) -> bytes:
+    """Return the bytes of a mega artifact of parts that have been checked.
+
+    Args:
+        document: The manifest as JSON, without a `mega` record.
+        frames: Each object as it is stored, by the SHA-256 of its raw bytes.
+        constants: Each constant as of `write_mega`.
+    """
     tensors: dict[str, RawTensor] = {_constant_name(name): tensor for name, tensor in constants.items()}
-    for name, raw in payloads.items():
-        frame = compress(raw)
-        tensors[_object_name(name)] = ("uint8", (len(frame),), frame)
-    return serialize_tensors(tensors, {_METADATA: replace(manifest, mega=None).to_json().decode("utf-8")})
+    tensors |= {_object_name(name): ("uint8", (len(frame),), frame) for name, frame in frames.items()}
+    return serialize_tensors(tensors, {_METADATA: document.decode("utf-8")})
 
 
 def read_mega_manifest(path: Path) -> Manifest:
@@ -61,6 +80,12 @@ def read_mega_manifest(path: Path) -> Manifest:
 
 class MegaFile:
     """A mega artifact on disk.
+
+    Attributes:
+        path: The file.
+        document: The manifest as it is written there.
+        manifest: The entry's manifest.
+        signatures: Who signed it.
 
     Args:
         path: The file.
@@ -79,11 +104,26 @@ class MegaFile:
                 self._tensors, metadata = read_header(stream)
         except ValueError as error:
             raise _corrupt(path, str(error)) from error
+        self.document = metadata.get(_METADATA, "").encode("utf-8")
         try:
-            self.manifest = Manifest.from_json(metadata.get(_METADATA, "").encode("utf-8"))
+            self.manifest = Manifest.from_json(self.document)
         except CorruptError as error:
             error.path = str(path)
             raise
+        signed = metadata.get(SIGNATURES)
+        self.signatures = UNSIGNED if signed is None else read_signatures(signed.encode("utf-8", "replace"))
+
+    def damage(self) -> tuple[str, ...]:
+        """Read every member that the manifest names, and name each one that is not what it must be."""
+        found = []
+        reads: list[Callable[[], object]] = [partial(self.payload, name) for name in self.manifest.objects]
+        reads += [partial(self.constant, record.name) for record in self.manifest.constants]
+        for read in reads:
+            try:
+                read()
+            except PrecastError as error:
+                found.append(error.why)
+        return tuple(found)
 
     def payload(self, sha256: str) -> bytes:
         """Return the raw bytes of a payload or of the sources, after checking size and digest.
@@ -95,13 +135,20 @@ class MegaFile:
         size = self.manifest.objects.get(sha256)
         if size is None:
             raise _unknown(self.path, f"object {sha256}")
-        frame = self._bytes(_object_name(sha256))[1]
         try:
-            raw = decompress(frame, size)
+            raw = decompress(self.frame(sha256), size)
         except ValueError as error:
             raise _corrupt(self.path, f"object {sha256}: {error}") from error
         self._require_digest(f"object {sha256}", raw, sha256)
         return raw
+
+    def frame(self, sha256: str) -> bytes:
+        """Return the stored bytes of an object, unchecked.
+
+        Raises:
+            CorruptError: The file lacks it.
+        """
+        return self._bytes(_object_name(sha256))[1]
 
     def constant(self, name: str) -> RawTensor:
         """Return dtype, shape and little-endian bytes of a constant, after checking them.

@@ -2,15 +2,15 @@
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precast.cache.root import resolve_root
 from precast.cache.store import Store
 from precast.errors import ConfigValueError
 
-__all__ = ["DEFAULT_LOCK_TIMEOUT_S", "RemoteOptions", "StoreOptions", "is_on", "open_store"]
+__all__ = ["DEFAULT_LOCK_TIMEOUT_S", "RemoteOptions", "StoreOptions", "is_on", "open_store", "signed_options"]
 
 # Long enough for another process to compile a large model; it is only ever waited out when something hangs.
 DEFAULT_LOCK_TIMEOUT_S = 1800.0
@@ -95,6 +95,26 @@ def open_store(
     options = StoreOptions.from_environ(environ) if options is None else options
     root = resolve_root(os.fspath(cache_dir) if cache_dir else None, environ).path
     return Store(root, read_only=options.read_only, lock_timeout_s=options.lock_timeout_s), options
+
+
+def signed_options(
+    options: StoreOptions | None,
+    keys: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None,
+    environ: Mapping[str, str] | None = None,
+) -> StoreOptions:
+    """Return options that ask for signatures of some keys as well.
+
+    Args:
+        options: The options; None takes what the environment says.
+        keys: A file of a public key, or several.
+        environ: The environment; None means `os.environ`.
+
+    Raises:
+        ConfigValueError: A variable has a value that is not allowed.
+    """
+    options = StoreOptions.from_environ(os.environ if environ is None else environ) if options is None else options
+    given = () if keys is None else (keys,) if isinstance(keys, (str, os.PathLike)) else tuple(keys)
+    return replace(options, required_signatures=(*options.required_signatures, *map(Path, given)))
 
 
 def is_on(text: str, name: str) -> bool:

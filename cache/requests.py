@@ -1,20 +1,26 @@
 """Requests: which entries answered the same question before on this machine.
 
 A request's digest covers what is known before tracing. What is kept under it are pointers, never part of an entry:
-losing or damaging them costs a trace, not a wrong result.
+losing or damaging them costs a trace, not a wrong result. A folder near the root is kept relative to it: a root that
+was moved with its models still leads to them, and one that was moved alone never leads back to where it was.
 """
 
-from dataclasses import dataclass
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from precast.cache.atomic import write_atomic
 from precast.cache.canonical import Json, canonical_json, decode_json
 from precast.cache.fields import HEX64, Fields
+from precast.cache.quarantine import write_over
 from precast.cache.store import Store
 
-__all__ = ["Remembered", "candidates", "remember", "remembered", "remembered_hint"]
+__all__ = ["Remembered", "candidates", "remember", "remembered", "remembered_hint", "remembered_keys"]
 
 _SCHEMA = "precast.requests/1"
 _LIMIT = 16
+_FOLDER = "folder"
+_NEAR = 3  # parts of a common path, of which the first is `/`
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class Remembered:
 
     Attributes:
         key: The entry's key.
-        hint: How the request was made, such as how the model was named; for people only.
+        hint: How the request was made, such as how the model was named, and its `folder`.
     """
 
     key: str
@@ -46,8 +52,9 @@ def remember(store: Store, request_digest: str, key: str, hint: dict[str, Json])
     with store.lock("requests"):
         others = [item for item in remembered(store, request_digest) if item.key != key]
         kept = [Remembered(key, hint), *others][:_LIMIT]
-        document = {"schema": _SCHEMA, "entries": [{"key": item.key, "hint": item.hint} for item in kept]}
-        write_atomic(store.layout.requests / f"{request_digest}.json", canonical_json(document))
+        entries: list[Json] = [{"key": item.key, "hint": _from(store.root, item.hint)} for item in kept]
+        document = {"schema": _SCHEMA, "entries": entries}
+        write_over(store.layout, store.layout.requests / f"{request_digest}.json", canonical_json(document))
 
 
 def remembered(store: Store, request_digest: str) -> tuple[Remembered, ...]:
@@ -59,7 +66,9 @@ def remembered(store: Store, request_digest: str) -> tuple[Remembered, ...]:
     problems: list[str] = []
     fields = Fields(document, "", problems)
     items = fields.records("entries", _read)
-    return () if problems or fields.text("schema") != _SCHEMA else items
+    if problems or fields.text("schema") != _SCHEMA:
+        return ()
+    return tuple(replace(item, hint=_at(store.root, item.hint)) for item in items)
 
 
 def remembered_hint(store: Store, key: str) -> dict[str, Json]:
@@ -77,5 +86,36 @@ def candidates(store: Store, request_digest: str) -> tuple[str, ...]:
     return tuple(item.key for item in remembered(store, request_digest))
 
 
+def remembered_keys(data: bytes) -> frozenset[str]:
+    """Return the keys that a file of pointers names; none where it is damaged. For `prune`, which reads them all."""
+    try:
+        document = json.loads(data)
+        return frozenset(str(item["key"]) for item in document["entries"] if document["schema"] == _SCHEMA)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()
+
+
 def _read(fields: Fields) -> Remembered:
     return Remembered(fields.text("key", HEX64), fields.mapping("hint"))
+
+
+def _from(root: Path, hint: dict[str, Json]) -> dict[str, Json]:
+    """Name a hint's folder as seen from the root; its links are followed, because `..` leads out of where they lead.
+
+    What shares no more than a top folder with the root, such as a volume of models, does not move with it and keeps
+    its name.
+    """
+    folder = hint.get(_FOLDER)
+    if not isinstance(folder, str) or not folder:
+        return hint
+    ends = os.path.realpath(root), str(Path(folder).absolute())
+    apart = len(Path(os.path.commonpath(ends)).parts) < _NEAR
+    return {**hint, _FOLDER: ends[1] if apart else os.path.relpath(ends[1], ends[0])}
+
+
+def _at(root: Path, hint: dict[str, Json]) -> dict[str, Json]:
+    """Name a hint's folder as it is found from the root now; an absolute one stays where it is."""
+    folder = hint.get(_FOLDER)
+    if not isinstance(folder, str) or not folder:
+        return hint
+    return {**hint, _FOLDER: os.path.normpath(Path(os.path.realpath(root)) / folder)}

@@ -1,7 +1,7 @@
 """The root of the store: where it is, and what lies where below it.
 
 The layout's version is a folder name. Another layout gets another folder, so two versions of precast never misread
-each other's files and both can be pruned.
+each other's files. Each prunes its own folder only: what lies in another one, and who uses it, it cannot know.
 """
 
 import os
@@ -9,16 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from precast.cache.modes import make_folder, open_new
 from precast.errors import StoreAccessError
 
-__all__ = ["CacheRoot", "RootChoice", "resolve_root"]
+__all__ = ["LAYOUT", "MARKERS", "CacheRoot", "RootChoice", "resolve_root"]
 
 LAYOUT = "v1"
 
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache made by precast. Backups may leave it out; see https://bford.info/cachedir/
 """
-_MARKERS = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
+MARKERS = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
 _FOLDERS = ("objects", "entries", "requests", "tags", "locks", "staging", "quarantine", "stats")
 
 
@@ -165,12 +166,14 @@ class CacheRoot:
 
     def foreign(self) -> Iterator[Path]:
         """Yield what lies in the root or in the layout's folder and is not ours."""
-        for home, own in ((self.path, {LAYOUT, *_MARKERS}), (self.base, {*_MARKERS, *_FOLDERS})):
+        for home, own in ((self.path, {LAYOUT, *MARKERS}), (self.base, {*MARKERS, *_FOLDERS})):
             if home.is_dir():
                 yield from (path for path in sorted(home.iterdir()) if path.name not in own)
 
     def prepare(self) -> None:
         """Create the folders, and mark the root as a cache for backups and git.
+
+        A root that its group may write when precast comes is shared on purpose, and so is what is created in it.
 
         Raises:
             StoreAccessError: A folder cannot be created.
@@ -179,7 +182,7 @@ class CacheRoot:
             if not self.base.is_dir():
                 self._mark()
             for folder in self.folders:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
         except OSError as error:
             raise StoreAccessError(
                 f"The cache at {self.path} cannot be created",
@@ -191,8 +194,9 @@ class CacheRoot:
     def _mark(self) -> None:
         # In a folder that already holds other things, git must go on seeing them: mark only our own part of it.
         home = self.base if self.path.is_dir() and any(self.path.iterdir()) else self.path
-        home.mkdir(parents=True, exist_ok=True)
-        for name, text in _MARKERS.items():
+        make_folder(home)
+        for name, text in MARKERS.items():
             marker = home / name
             if not marker.exists():
-                marker.write_text(text, encoding="utf-8")
+                with os.fdopen(open_new(marker, os.O_WRONLY), "w", encoding="utf-8") as stream:
+                    stream.write(text)

@@ -13,7 +13,7 @@ from precast.cache.manifest import Manifest
 from precast.cache.mega import MegaFile
 from precast.cache.root import LAYOUT, CacheRoot
 from precast.cache.store import Store
-from precast.cache.tags import all_tags
+from precast.cache.tags import resolve_entry
 from precast.cache.vllm import FACTORS_FILE, is_factors, is_vllm_root, read_vllm_factors
 from precast.errors import AmbiguousKeyError, CorruptError, NoEntryError, PrecastError, StoreAccessError, UsageError
 
@@ -69,12 +69,8 @@ def entry_side(text: str, store: Store) -> Side:
         CorruptError: The entry is damaged.
         UsageError: The text is neither a tag nor a key.
     """
-    tags = all_tags(store)
-    if text not in tags and not set(text.lower()) <= set("0123456789abcdef"):
-        known = f"the tags are {', '.join(tags)}" if tags else f"{store.root} holds no tags"
-        raise NoEntryError(f"There is no entry or tag `{text}`", known, "Run `precast inspect ls` to see the keys")
-    key = tags.get(text) or store.resolve_key(text)
-    label = text if text in tags else key[:_DIGITS]
+    key = resolve_entry(store, text)
+    label = key[:_DIGITS] if key.startswith(text.lower()) else text
     return manifest_side(store.manifest(key), label, store.read_object)
 
 

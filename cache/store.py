@@ -5,27 +5,41 @@ written; everything that only reads works on a read-only root. Writers stage, sy
 only saves them from doing the same work twice.
 """
 
+import errno
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from precast.cache.access import UnwritableFolder, unwritable_folders
-from precast.cache.atomic import write_atomic
 from precast.cache.canonical import sha256
 from precast.cache.entries import Damage, EntryStore, EntrySummary
 from precast.cache.fields import HEX64
-from precast.cache.leftovers import remove_unfinished
-from precast.cache.locks import Claim, dead_claims, hold_lock, live_claims, make_claim
+from precast.cache.leftovers import half_written, remove, remove_unfinished
+from precast.cache.locks import Claim, OnWait, dead_claims, discard, hold_lock, live_claims, make_claim
 from precast.cache.manifest import Manifest, MegaRecord
 from precast.cache.objects import ObjectStore, StoredObject
+from precast.cache.quarantine import write_over
+from precast.cache.removing import is_going
 from precast.cache.root import CacheRoot
-from precast.errors import AmbiguousKeyError, NoEntryError, PartialError, StoreAccessError, UsageError
+from precast.errors import (
+    AmbiguousKeyError,
+    LockedError,
+    NoEntryError,
+    PartialError,
+    PrecastError,
+    StoreAccessError,
+    UsageError,
+)
 
 __all__ = ["STORE_LOCK", "WRITER", "Damage", "EntrySummary", "Store", "StoredObject", "UnwritableFolder"]
 
 MIN_PREFIX = 6
+# An entry is in the way now, or another publisher took the staged one for a dead one's.
+_ATTEMPTS = 4
+_MET_ANOTHER = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
+
 STORE_LOCK = "store"
 WRITER = "writer"
 
@@ -108,13 +122,12 @@ class Store:
         with self.lock(STORE_LOCK):
             # `prune` holds this lock while it removes, so what is here now stays: this store claims to be writing.
             self._require_objects(sealed)
-        with self.lock(f"entry-{sealed.key}"):
-            self._entries.sweep_staging(sealed.key)
-            if not self._keeps_present(sealed.key):
-                self._entries.publish(sealed, mega)
-        self.touch(sealed.key)
+        with self.reserve(sealed.key):
+            with self.lock(f"entry-{sealed.key}"):
+                self._place(sealed, mega)
+            self.touch(sealed.key)
         self.close()
-        self._tidy()
+        self.tidy()
         return self.layout.entry(sealed.key)
 
     def manifest(self, key: str) -> Manifest:
@@ -131,6 +144,10 @@ class Store:
     def entries(self) -> Iterator[EntrySummary]:
         """List all entries, sorted by key; one bad entry never stops the listing."""
         return self._entries.summaries()
+
+    def glance(self, manifest: Manifest) -> tuple[Damage, ...]:
+        """Find the files of an entry that are missing, empty or of another size, without reading them."""
+        return self._entries.checks.glance(manifest)
 
     def absent(self, manifest: Manifest) -> tuple[str, ...]:
         """Say which files of an entry are missing or have another size, without reading them."""
@@ -172,8 +189,13 @@ class Store:
         """
         return self._entries.check(key)
 
-    def quarantine(self, key: str, reason: str) -> Path | None:
-        """Put a damaged entry where no reader looks.
+    def quarantine(self, key: str, reason: str, damage: tuple[Damage, ...] = ()) -> Path | None:
+        """Put a damaged entry where no reader looks, and its damaged objects too.
+
+        Args:
+            key: The entry's key.
+            reason: Why, for people.
+            damage: What is known to be wrong with its members.
 
         Returns:
             Its new place; None where it was gone already or the store is read-only.
@@ -184,13 +206,13 @@ class Store:
         if self.read_only:
             return None
         self.layout.prepare()
-        return self._entries.quarantine(key, reason)
+        return self._entries.quarantine(key, reason, damage)
 
     def touch(self, key: str) -> None:
         """Stamp an entry's last use. Where the stamp cannot be written, nothing happens."""
         if not self.read_only and HEX64.fullmatch(key):
             with suppress(StoreAccessError):
-                write_atomic(self.layout.stats / key, b"%d\n" % self._clock(), durable=False)
+                write_over(self.layout, self.layout.stats / key, b"%d\n" % self._clock(), durable=False)
 
     def last_used(self, key: str) -> int | None:
         """Return the nanoseconds since the epoch of an entry's last use, or None where no stamp tells."""
@@ -203,35 +225,82 @@ class Store:
         """Return every folder that a writer needs and this process may not write."""
         return unwritable_folders(self.layout)
 
-    def lock(self, name: str, timeout_s: float | None = None) -> AbstractContextManager[None]:
-        """Return a lock between processes, to be held by a `with` block.
+    def lock(
+        self, name: str, timeout_s: float | None = None, on_wait: OnWait | None = None
+    ) -> AbstractContextManager[bool]:
+        """Return a lock between processes, to be held by a `with` block; it tells whether another one had it first.
 
         Args:
             name: What is locked: letters, digits and dashes.
             timeout_s: Seconds to wait for another process; None for the store's own.
+            on_wait: Is told who holds it before it is waited for, and again when another process has got it.
 
         Raises:
             StoreAccessError: The store cannot be written.
             LockedError: Another process held it all the time; raised on entry.
         """
         self._prepare()
-        return hold_lock(self.layout.lock(name), self._lock_timeout_s if timeout_s is None else timeout_s)
+        seconds = self._lock_timeout_s if timeout_s is None else timeout_s
+        # What speaks of one key or request would pile up.
+        return hold_lock(self.layout.lock(name), seconds, on_wait, keep="-" not in name)
 
     @contextmanager
     def hold(self, key: str) -> Iterator[None]:
-        """Keep `prune` from removing an entry while the block runs, even if this process is killed in it.
+        """Keep `prune` from removing an entry while the block runs. Waits for nobody; see `precast.cache.removing`.
 
         On a root that cannot be written nothing is marked: nobody can prune through it either. Nor is an entry marked
         that is not there.
+
+        Raises:
+            NoEntryError: A remover is taking the entry away.
         """
-        claim: Claim | None = None
-        if not self.read_only and self.layout.entry(key).is_dir() and not self.unwritable():
-            claim = self._claim(key)
+        claim = self._mark(key) if self.layout.entry(key).is_dir() else None
         try:
+            if claim is not None and is_going(self.layout.locks, key):
+                raise NoEntryError(
+                    f"Entry {key[:12]} is being removed", "`precast prune` takes it away", "Run `precast precompile`"
+                )
             yield
         finally:
             if claim is not None:
                 claim.release()
+
+    @contextmanager
+    def reserve(self, key: str) -> Iterator[None]:
+        """Keep `prune` from removing an entry that is made while the block runs; a removal is waited for first.
+
+        Raises:
+            StoreAccessError: The store cannot be written.
+            LockedError: Another process held the store's lock all the time.
+        """
+        with self.lock(STORE_LOCK):
+            claim = make_claim(self.layout.locks, key)
+        try:
+            yield
+        finally:
+            claim.release()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Claim to be writing while the block runs, so that nobody tidies away what is half-written.
+
+        Raises:
+            StoreAccessError: The store cannot be written.
+            LockedError: Another process held the store's lock all the time.
+        """
+        mine = self._writing is None
+        self._start_writing()
+        try:
+            yield
+        finally:
+            if mine:
+                self.close()
+
+    def tidy(self) -> None:
+        """Remove what killed writers left, unless somebody writes. Where that cannot be done, nothing happens."""
+        if not self.read_only and self.layout.base.is_dir():
+            with suppress(OSError, PrecastError):
+                self._tidy()
 
     def close(self) -> None:
         """End the claim to be writing."""
@@ -249,25 +318,41 @@ class Store:
             )
         self.layout.prepare()
 
-    def _claim(self, subject: str) -> Claim:
-        # Under the store's lock, so that `prune` sees a claim before it acts or the claim waits until it has acted.
-        with self.lock(STORE_LOCK):
-            return make_claim(self.layout.locks, subject)
+    def _mark(self, key: str) -> Claim | None:
+        """Claim a key to read its entry, where that can be done."""
+        if self.read_only or self.unwritable():
+            return None
+        self._prepare()
+        with suppress(StoreAccessError):  # a full disk must not keep anybody from reading
+            return make_claim(self.layout.locks, key)
+        return None
 
     def _start_writing(self) -> None:
         if self._writing is None:
-            self._writing = self._claim(WRITER)
+            # Under the store's lock, so that `prune` sees the claim before it acts or the writer waits until it has.
+            with self.lock(STORE_LOCK):
+                self._writing = make_claim(self.layout.locks, WRITER)
 
     def _tidy(self) -> None:
         """Remove what killed writers left, as soon as nobody writes any more."""
-        locks = self.layout.locks
-        if not dead_claims(locks):
+        layout, locks = self.layout, self.layout.locks
+        short = [path for place in (layout.requests, layout.tags, layout.stats, locks) for path in half_written(place)]
+        if not short and not dead_claims(locks) and not any(layout.staging.iterdir()):
             return
         with self.lock(STORE_LOCK):
             if all(claim.subject != WRITER for claim in live_claims(locks)):
-                remove_unfinished(self.layout)
+                remove_unfinished(layout)
                 for path in dead_claims(locks):
-                    path.unlink(missing_ok=True)
+                    discard(path)
+            for path in short:
+                # Writers of requests and tags hold a lock; who stamps a last use, or writes an index, can do without.
+                with suppress(LockedError), self._short_write(path):
+                    remove(path)
+
+    def _short_write(self, path: Path) -> AbstractContextManager[object]:
+        """Hold what a writer of a temporary file would hold."""
+        locked = path.parent in (self.layout.requests, self.layout.tags)
+        return self.lock(path.parent.name, 0) if locked else nullcontext()
 
     def _require_objects(self, manifest: Manifest) -> None:
         missing = [name for name in manifest.objects if not self.layout.object(name).is_file()]
@@ -279,11 +364,30 @@ class Store:
                 entry=manifest.key,
             )
 
+    def _place(self, sealed: Manifest, mega: bytes | None) -> None:
+        """Put an entry in its place, unless a good one is there.
+
+        The lock only saves work: two hosts may both believe to hold it. The rename decides, and who loses looks again.
+        """
+        for attempt in range(_ATTEMPTS):
+            if self._keeps_present(sealed.key):
+                return
+            try:
+                self._entries.publish(sealed, mega)
+                return
+            except StoreAccessError as error:
+                met = isinstance(error.__cause__, OSError) and error.__cause__.errno in _MET_ANOTHER
+                if not met or attempt == _ATTEMPTS - 1:
+                    raise
+
     def _keeps_present(self, key: str) -> bool:
         """Tell whether a good entry is present; put a damaged one aside."""
-        if not self.layout.entry(key).is_dir():
+        if not self._entries.clear(key):
             return False
-        damage = self.check(key)
+        try:
+            damage = self.check(key)
+        except NoEntryError:
+            return False
         if damage:
-            self._entries.quarantine(key, "; ".join(f"{item.member}: {item.reason}" for item in damage))
+            self._entries.quarantine(key, "; ".join(map(str, damage)), damage)
         return not damage

@@ -14,7 +14,7 @@ from typing import Any
 
 from precast.cache.canonical import Json
 from precast.cache.diff import Side
-from precast.cache.disk import walk
+from precast.cache.disk import DiskUsage, parts
 from precast.cache.factors import Factor
 from precast.cache.fields import HEX64
 from precast.errors import CorruptError, NoEntryError, StoreAccessError
@@ -171,7 +171,10 @@ def _below(folder: Path) -> Iterator[Path]:
 def _entry(kind: str, folder: Path) -> VllmEntry:
     ranks = [inner for inner in _below(folder) if _RANK.fullmatch(inner.name)]
     prefixes = [inner for rank in ranks for inner in _below(rank) if inner.name not in _NO_PREFIX]
-    items = {item.inode: item for item in walk(folder)}.values()
+    items = list(parts(str(folder)))
+    usage = DiskUsage()
+    for item in items:
+        usage.add(item)
     factor_files = [path for prefix in prefixes if (path := prefix / FACTORS_FILE).is_file()]
     return VllmEntry(
         kind=kind,
@@ -179,7 +182,7 @@ def _entry(kind: str, folder: Path) -> VllmEntry:
         ranks=tuple(rank.name.removeprefix("rank_") for rank in ranks),
         prefixes=tuple(sorted({prefix.name for prefix in prefixes})) if kind == "hash" else (),
         artifacts=_artifacts(ranks, prefixes, kind),
-        bytes=sum(item.bytes for item in items),
+        bytes=usage.bytes,
         mtime_ns=max((item.modified_ns for item in items), default=0),
         factors=next(iter(factor_files), None),
     )

@@ -44,7 +44,8 @@ class CompileFlags:
         typer.Option(
             "--target",
             metavar="NAME",
-            help="auto, cpu, cuda, or an architecture: x86-64-v3, x86-64-v4, sm_90",
+            help="auto, cpu, cuda; a GPU: a100, b200, h100, h200, l4, l40s, rtx4090, or FILE.json with its "
+            "description; or an architecture: x86-64-v3, x86-64-v4, sm_90",
             rich_help_panel=_COMPILE,
         ),
     ] = None

@@ -35,6 +35,7 @@ def entry_row(summary: "SummaryRow", now_ns: int) -> Row:
         "device": _word(summary.target.get("device")),
         "arch": _word(summary.target.get("arch", summary.target.get("isa"))),
         "torch": summary.torch,
+        "precast": summary.precast,
         "kinds": list(summary.kinds),
         "pieces": summary.pieces if known else None,
         "payloads": summary.payloads if known else None,

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +10,14 @@ from precast.cache.canonical import Json
 from precast.cache.factors import GROUPS, Factor
 from precast.cache.manifest import Manifest
 from precast.cache.masking import public_value
-from precast.cache.mega import read_mega_manifest
+from precast.cache.mega import MegaFile
+from precast.cache.paths import PathSearch, search_paths
 from precast.cache.records import SettingRecord
+from precast.cache.signatures import INVALID, UNCHECKED, UNKNOWN, UNSIGNED, VALID, Judged, Signatures, judge
+from precast.cache.signing import signatures_in, stored_signatures
 from precast.cache.sizes import format_size
 from precast.cache.store import Store
-from precast.cache.tags import all_tags
+from precast.cache.tags import all_tags, resolve_entry
 from precast.cache.variables import rule_for_variable
 from precast.cli.output import Column, Output
 from precast.cli.precompile_view import payload_data, payload_text
@@ -22,6 +25,13 @@ from precast.cli.wording import counted, joined, short, target_text
 from precast.errors import NoEntryError, StoreAccessError, UsageError
 
 __all__ = ["SECTIONS", "Shown", "find", "show_entry", "shown_data"]
+
+_VERDICTS = {
+    VALID: VALID,
+    INVALID: "INVALID: it does not fit the content",
+    UNKNOWN: "unknown algorithm",
+    UNCHECKED: "not checked: `cryptography` is not installed",
+}
 
 SECTIONS = ("factors", "ignored", "pieces", "settings", "plan", "code")
 
@@ -35,19 +45,23 @@ class Shown:
         source: `store` or `file`.
         missing: Its members that are absent, in words.
         tags: Its tags.
+        signatures: Who signed it.
+        paths: Absolute paths that it holds, which it must not.
     """
 
     manifest: Manifest
     source: str
     missing: tuple[str, ...]
     tags: tuple[str, ...] = ()
+    signatures: Signatures = UNSIGNED
+    paths: PathSearch = PathSearch(problem="only the manifest is at hand")  # noqa: RUF009 - frozen
 
 
-def find(root: Path, name: str) -> Shown:
+def find(root: Callable[[], Path], name: str) -> Shown:
     """Find what `inspect show` was asked for.
 
     Args:
-        root: The store.
+        root: Finds the store; a file needs none.
         name: A key or a prefix of one, a tag, `ROOT@KEY`, a mega file, a manifest, or an entry's folder.
 
     Raises:
@@ -60,24 +74,20 @@ def find(root: Path, name: str) -> Shown:
     path = Path(name)
     folder_manifest = path / "manifest.json"
     if folder_manifest.is_file() or path.suffix == ".json":
-        return Shown(_read_manifest(folder_manifest if path.is_dir() else path), "file", ())
-    if path.suffix == ".mega" or "/" in name:
-        return Shown(read_mega_manifest(path), "file", ())
-    return _stored(Store(root, read_only=True), name)
+        file = folder_manifest if path.is_dir() else path
+        return Shown(_read_manifest(file), "file", (), signatures=signatures_in(file.parent))
+    if path.suffix == ".mega" or "/" in name or path.is_file():
+        mega = MegaFile(path)
+        held = search_paths(mega.manifest, lambda name, _: mega.payload(name))
+        return Shown(mega.manifest, "file", (), (), mega.signatures, held)
+    return _stored(Store(root(), read_only=True), name)
 
 
 def _stored(store: Store, name: str) -> Shown:
-    tags = all_tags(store)
-    manifest = store.manifest(tags.get(name) or _resolved(store, name))
-    return Shown(
-        manifest, "store", store.absent(manifest), tuple(tag for tag, key in tags.items() if key == manifest.key)
-    )
-
-
-def _resolved(store: Store, name: str) -> str:
-    if set(name.lower()) <= set("0123456789abcdef"):
-        return store.resolve_key(name)
-    raise NoEntryError(f"There is no entry or tag `{name}`", hint="Run `precast inspect ls` to see keys and tags")
+    manifest = store.manifest(resolve_entry(store, name))
+    named = tuple(tag for tag, key in all_tags(store).items() if key == manifest.key)
+    signed, held = stored_signatures(store, manifest.key), search_paths(manifest, store.read_object)
+    return Shown(manifest, "store", store.absent(manifest), named, signed, held)
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -102,6 +112,8 @@ def shown_data(shown: Shown, sections: Sequence[str], groups: Sequence[str] = ()
     return {
         "source": shown.source,
         "key": manifest.key,
+        "content_digest": manifest.content_digest,
+        "signatures": [{"id": j.id, "algorithm": j.algorithm, "verdict": j.verdict} for j in _judged(shown)],
         "state": "damaged" if shown.missing else "ok",
         "missing": list(shown.missing),
         "tags": list(shown.tags),
@@ -114,6 +126,7 @@ def shown_data(shown: Shown, sections: Sequence[str], groups: Sequence[str] = ()
         "payloads": [payload_data(payload) for payload in manifest.payloads],
         "constants": [constant.json() for constant in manifest.constants],
         "mega": manifest.mega.json() if manifest.mega else None,
+        "absolute_paths": shown.paths.json(),
         "build": {"created_at": build.created_at, "seconds": build.seconds, "precast": build.precast},
         "sources": manifest.sources.json() if manifest.sources else None,
         "plan": manifest.plan if "plan" in sections else None,
@@ -169,6 +182,8 @@ def _summary(shown: Shown) -> Iterable[tuple[str, str]]:
     manifest = shown.manifest
     groups = Counter(factor.group for factor in manifest.factors)
     yield "entry", f"{manifest.key}  state {'damaged' if shown.missing else 'ok'}"
+    yield "content", manifest.content_digest
+    yield from _signed(shown)
     if shown.tags:
         yield "tags", ", ".join(shown.tags)
     yield from (("", problem) for problem in shown.missing)
@@ -187,8 +202,28 @@ def _summary(shown: Shown) -> Iterable[tuple[str, str]]:
     if manifest.mega:
         constants = counted(len(manifest.constants), "constant") if manifest.constants else ""
         yield "mega", joined([format_size(manifest.mega.bytes), constants])
+    yield "paths", f"absolute paths  {_paths(shown.paths)}"
     build = manifest.build
     yield "built", f"{build.created_at}  in {build.seconds:.1f} s by precast {build.precast}"
+
+
+def _paths(search: PathSearch) -> str:
+    if search.problem:
+        return f"not searched: {search.problem}"
+    return "; ".join(f"{held.path} in {_member(held.member)}" for held in search.found) or "none"
+
+
+def _judged(shown: Shown) -> tuple[Judged, ...]:
+    return judge(shown.manifest, shown.signatures)
+
+
+def _signed(shown: Shown) -> Iterable[tuple[str, str]]:
+    for number, judged in enumerate(_judged(shown)):
+        yield ("" if number else "signed"), f"by {judged.id}  {_VERDICTS[judged.verdict]}"
+    if shown.signatures.damage:
+        yield "signed", f"damaged: {shown.signatures.damage}"
+    if shown.signatures.unread:
+        yield "signed", f"in a way that this version does not read: {shown.signatures.unread}"
 
 
 def _factor_rows(factors: Iterable[Factor], groups: Sequence[str]) -> list[dict[str, Json]]:
@@ -218,6 +253,11 @@ def _setting_rows(settings: Iterable[SettingRecord]) -> list[dict[str, Json]]:
 def _digest(value: Json) -> str:
     name, colon, span = str(value).partition(":")
     return f"{short(name)}{colon}{span}"
+
+
+def _member(text: str) -> str:
+    kind, space, name = text.partition(" ")
+    return f"{kind}{space}{short(name)}"
 
 
 def _size(value: Json) -> str:

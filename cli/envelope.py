@@ -1,7 +1,7 @@
 """The one JSON shape that every command answers with, in every outcome."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from precast import __version__
@@ -21,6 +21,7 @@ class Remark:
         hint: One line that says what to do next, or empty.
         entry: Key of the entry concerned, or empty.
         path: File or folder concerned, or empty.
+        details: More of it for programs, or empty.
     """
 
     code: str
@@ -29,10 +30,17 @@ class Remark:
     hint: str = ""
     entry: str = ""
     path: str = ""
+    details: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         """Give the remark as JSON, without its empty parts."""
-        optional = {"why": self.why, "hint": self.hint, "entry": self.entry, "path": self.path}
+        optional: dict[str, Json] = {
+            "why": self.why,
+            "hint": self.hint,
+            "entry": self.entry,
+            "path": self.path,
+            "details": dict(self.details),
+        }
         return {"code": self.code, "message": self.message, **{k: v for k, v in optional.items() if v}}
 
 

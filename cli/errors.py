@@ -37,7 +37,7 @@ def _terminated(_error: BaseException) -> Failure:
 
 def _precast(error: BaseException) -> Failure:
     assert isinstance(error, PrecastError)
-    remark = Remark(error.code, error.what, error.why, error.hint, error.entry, error.path)
+    remark = Remark(error.code, error.what, error.why, error.hint, error.entry, error.path, error.details)
     return Failure(remark, error.exit_code)
 
 

@@ -38,6 +38,10 @@ class EventLog:
         """Write one line of text."""
         self._write("note", {"text": text})
 
+    def warning(self, code: str, message: str, hint: str = "") -> None:
+        """Write what went wrong although the work goes on."""
+        self._write("warning", {"code": code, "message": message, "hint": hint})
+
     def _write(self, event: str, fields: Mapping[str, Json]) -> None:
         at = round(self._clock() - self._began, 3)
         self._file.write(json.dumps({"event": event, "at": at, **fields}) + "\n")

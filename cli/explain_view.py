@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explain_data", "report_to_job", "show_explanation"]
 
-_CHANGED, _NONE = "factor_changed", "no_entry_for_model"
+_CHANGED, _NONE, _REMOTE = "factor_changed", "no_entry_for_model", "remote_unreachable"
 
 
 def explain_data(explanation: "Explanation", hit: "Manifest | None", tags: Mapping[str, str]) -> dict[str, Json]:
@@ -46,11 +46,22 @@ def explain_data(explanation: "Explanation", hit: "Manifest | None", tags: Mappi
     }
 
 
-def show_explanation(out: Output, explanation: "Explanation", hit: "Manifest | None", tags: Mapping[str, str]) -> None:
-    """Show people whether it is a hit; for a miss the nearest entry, what changed, and the way back."""
+def show_explanation(
+    out: Output, explanation: "Explanation", hit: "Manifest | None", tags: Mapping[str, str], remote: str = ""
+) -> None:
+    """Show people whether it is a hit; for a miss the nearest entry, what changed, and the way back.
+
+    Args:
+        out: The sink.
+        explanation: What was found.
+        hit: The manifest of the entry that answers, or None.
+        tags: The key that each tag names.
+        remote: The remote that has the entry, where this store has not; else empty.
+    """
     if explanation.status == "hit":
         saves = f"saves about {hit.build.seconds:.1f} s" if hit else ""
-        named = [hit.model.name if hit else "", *_tags(explanation.key, tags), saves]
+        place = f"in {remote}, not here yet" if remote else ""
+        named = [hit.model.name if hit else "", *_tags(explanation.key, tags), saves, place]
         out.status("HIT", f"      {short(explanation.key)}  {joined(named)}")
     else:
         out.status("MISS", f"     {_why(explanation)}")
@@ -86,7 +97,7 @@ def _why(explanation: "Explanation") -> str:
     near = explanation.nearest
     if near is None:
         return "the store holds no entry to compare with"
-    broken = [reason.code for reason in explanation.reasons if reason.code not in (_CHANGED, _NONE)]
+    broken = [reason.code for reason in explanation.reasons if reason.code not in (_CHANGED, _NONE, _REMOTE)]
     if not near.differing:
         return (
             f"the entry that fits cannot be used: {broken[0]}" if broken else "only a trace can tell whether one fits"
@@ -118,7 +129,11 @@ def _obstacles(explanation: "Explanation") -> list[tuple[str, str]]:
 
 
 def _told(reason: "MissReason") -> str:
-    return "" if reason.a is None and reason.b is None else f"{value_text(reason.a)} → {value_text(reason.b)}"
+    if reason.code == _REMOTE:
+        return value_text(reason.b)
+    if reason.a is None:
+        return "" if reason.b is None else value_text(reason.b)
+    return f"{value_text(reason.a)} → {value_text(reason.b)}"
 
 
 def _near(near: "Near", tags: Mapping[str, str]) -> dict[str, Json]:

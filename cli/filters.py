@@ -40,6 +40,7 @@ FIELDS: Mapping[str, tuple[str, Callable[[str], int] | None]] = {
     "device": ("device", None),
     "arch": ("arch", None),
     "torch": ("torch", None),
+    "precast": ("precast", None),
     "state": ("state", None),
     "kind": ("kinds", None),
     "tag": ("tags", None),

@@ -1,6 +1,6 @@
 """How `precast inspect ls` answers: rows chosen, sorted and shown, from our store or from caches of vLLM."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,31 +40,36 @@ class Choice:
         return sort_rows(keep(rows, self.filters), self.sort)[: self.limit]
 
 
-def list_store(out: Output, root: Path, choice: Choice, now_ns: int, *, long: bool) -> None:
+def list_store(
+    out: Output, store: Store, place: Mapping[str, Json], choice: Choice, now_ns: int, *, long: bool
+) -> None:
     """List the entries of our own store.
 
     Args:
         out: The sink.
-        root: The folder of the store.
+        store: The store.
+        place: Where it is, as data.
         choice: Which rows are wanted.
         now_ns: Nanoseconds since the epoch, to count ages from.
         long: Whether people want full keys and reasons.
     """
-    entries = summaries(Store(root))
+    entries = summaries(store)
     chosen = choice.of([entry_rows.entry_row(entry, now_ns) for entry in entries])
     counts = entry_rows.totals(chosen, entries)
     if chosen or not entries:
         out.table(entry_rows.columns(long=long), chosen)
-    out.footer(entry_rows.totals_text(counts) if entries else f"No entries in {root}")
-    out.result({"root": str(root), "entries": [*chosen], "vllm": [], **counts}, (str(row["key"]) for row in chosen))
+    out.footer(entry_rows.totals_text(counts) if entries else f"No entries in {store.root}")
+    out.result({**place, "entries": [*chosen], "vllm": [], **counts}, (str(row["key"]) for row in chosen))
 
 
-def list_vllm(out: Output, root: Path, folders: Sequence[Path], choice: Choice, now_ns: int, *, long: bool) -> None:
+def list_vllm(
+    out: Output, place: Mapping[str, Json], folders: Sequence[Path], choice: Choice, now_ns: int, *, long: bool
+) -> None:
     """List what caches of vLLM hold.
 
     Args:
         out: The sink.
-        root: The folder of our own store, which is not read.
+        place: Where our own store is, as data; it is not read.
         folders: The caches.
         choice: Which rows are wanted; fields that vLLM's entries lack are unknown.
         now_ns: Nanoseconds since the epoch, to count ages from.
@@ -77,4 +82,4 @@ def list_vllm(out: Output, root: Path, folders: Sequence[Path], choice: Choice, 
     out.footer(vllm_rows.vllm_text(chosen))
     total = sum(entry for row in chosen if isinstance(entry := row["bytes"], int))
     counts: Row = {"count": len(chosen), "bytes": total, "shared_bytes": total}
-    out.result({"root": str(root), "entries": [], "vllm": [*chosen], **counts}, (str(row["key"]) for row in chosen))
+    out.result({**place, "entries": [], "vllm": [*chosen], **counts}, (str(row["key"]) for row in chosen))

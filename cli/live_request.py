@@ -11,6 +11,7 @@ from precast.errors import UsageError
 
 if TYPE_CHECKING:
     from precast.cache.lookup import Lookup
+    from precast.cache.remote_tier import RemoteTier
     from precast.cache.side import Side
 
 __all__ = ["LIVE", "live_request", "model_of"]
@@ -19,7 +20,11 @@ LIVE = "live"
 
 
 def live_request(
-    session: Session, model: str, flags: CompileFlags, values: Mapping[str, Json] | None = None
+    session: Session,
+    model: str,
+    flags: CompileFlags,
+    values: Mapping[str, Json] | None = None,
+    tier: "RemoteTier | None" = None,
 ) -> "tuple[Side, Lookup]":
     """Form the request without torch and without a trace, and look it up.
 
@@ -28,16 +33,18 @@ def live_request(
         model: MODEL as on the command line.
         flags: The compile settings as given; the target may be one that this machine is not.
         values: Values for the model's config that hold where the command line gives none.
+        tier: What stands behind the store; it is only looked at.
 
     Raises:
         UnknownModelError: The model names nothing.
     """
     from precast.aot.live import live_side
     from precast.aot.reference import parse_reference
-    from precast.cache.store import Store
+    from precast.aot.stamps import stamp_misses
 
     settings, overrides = session.settings(flags), {**(values or {}), **flags.model_overrides()}
-    return live_side(parse_reference(model), overrides, settings, store=Store(session.root().path))
+    store = session.store()
+    return live_side(parse_reference(model), overrides, settings, store=store, unfit=stamp_misses, tier=tier)
 
 
 def model_of(root: Path, entry: str) -> tuple[str, dict[str, Json]]:

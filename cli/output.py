@@ -33,6 +33,7 @@ _STATUS_STYLES = {
     "noise": "dim",
     "skipped": "dim",
     "planned": "cyan",
+    "pulled": "green",
     "degraded": "yellow",
     "partial": "yellow",
     "MISS": "yellow",
@@ -202,6 +203,10 @@ class Output:
         self.annotate(Annotation.WARNING, code, message, hint)
         if hint:
             self.hint(hint)
+
+    def warn(self, code: str, message: str, hint: str) -> None:
+        """Tell a warning, for those that know nothing of entries."""
+        self.warning(code, message, hint=hint)
 
     def hint(self, text: str) -> None:
         """Tell the user what to do next."""

@@ -13,8 +13,12 @@ from precast.cli.wording import counted, joined, range_text, short
 
 if TYPE_CHECKING:
     from precast.aot.precompile import PrecompileResult
+    from precast.cache.repair import Mended
 
-__all__ = ["payload_data", "precompile_data", "report_to_job", "show_precompile"]
+__all__ = ["DRY", "payload_data", "precompile_data", "report_to_job", "show_precompile"]
+
+DRY = ("planned", "pullable")
+"""What a dry run answers where there is no entry here."""
 
 
 def precompile_data(result: "PrecompileResult") -> dict[str, Json]:
@@ -33,9 +37,22 @@ def precompile_data(result: "PrecompileResult") -> dict[str, Json]:
         "stored_bytes": result.stored_bytes,
         "seconds": result.seconds,
         "saved_seconds": result.saved_seconds,
+        "signed_by": list(result.signed_by),
+        "repaired": [_mended_data(item) for item in result.repaired],
+        "remote": _remote_data(result),
         "root": str(result.root),
         "next_command": result.next_command,
     }
+
+
+def _mended_data(item: "Mended") -> Json:
+    return {**item.damage.json(), "kept": None if item.kept is None else str(item.kept)}
+
+
+def _remote_data(result: "PrecompileResult") -> Json:
+    if not result.remote:
+        return None
+    return {"url": result.remote, "pulled_bytes": result.pulled_bytes, "pushed_bytes": result.pushed_bytes}
 
 
 def payload_data(payload: PayloadRecord) -> dict[str, Json]:
@@ -62,20 +79,35 @@ def payload_text(payload: PayloadRecord) -> str:
 
 def show_precompile(out: Output, result: "PrecompileResult", output: Path | None) -> None:
     """Show the answer to people."""
+    saves = f"saves about {result.saved_seconds:.1f} s" if result.saved_seconds else ""
     if result.status == "up_to_date":
-        saves = f"saves about {result.saved_seconds:.1f} s" if result.saved_seconds else ""
         out.status("up to date", f"{short(result.key)}  {joined([result.model, saves])}   ({result.seconds:.1f} s)")
+    elif result.status == "repaired":
+        out.status("repaired", f"  {short(result.key)}  {joined([result.model, saves])}   ({result.seconds:.1f} s)")
+        out.pairs(("mended", str(item.damage)) for item in result.repaired)
+        out.pairs(("bad copy", str(item.kept)) for item in result.repaired if item.kept is not None)
+    elif result.status == "pulled":
+        moved = f"{format_size(result.pulled_bytes)} from {result.remote}"
+        told = joined([result.model, moved, saves])
+        out.status("pulled", f"    {short(result.key)}  {told}   ({result.seconds:.1f} s)")
+    elif result.status == "pullable":
+        out.pairs([("key", short(result.key))])
+        out.pairs([("dry run", f"{result.model} would be pulled from {result.remote}; nothing was changed")])
     else:
         _show_work(out, result)
-    if output and result.status != "planned":
-        out.pairs([("copied", str(output))])
-    if result.next_command and result.status != "up_to_date":
+    if result.signed_by:
+        out.pairs([("signed", f"by {', '.join(result.signed_by)}")])
+    if result.pushed_bytes:
+        out.pairs([("pushed", f"{result.remote}   {format_size(result.pushed_bytes)}")])
+    if output and result.status not in DRY:
+        out.pairs([("written", str(output))])
+    if result.next_command and result.status not in ("up_to_date", "pullable"):
         out.pairs([("next", result.next_command)])
 
 
 def report_to_job(out: Output, model: str, result: "PrecompileResult") -> None:
     """Tell the job of GitHub Actions that runs us: a notice, a table, and outputs for later steps."""
-    hit = result.status == "up_to_date"
+    hit = result.status in ("up_to_date", "repaired", "pulled", "pullable")
     word = result.status.replace("_", " ")
     seconds = f"{result.seconds:.1f} s"
     saved = f"{result.saved_seconds:.1f}"
@@ -88,9 +120,16 @@ def report_to_job(out: Output, model: str, result: "PrecompileResult") -> None:
         ("stored", format_size(result.stored_bytes)),
         ("seconds", seconds),
         ("seconds saved", f"{saved} s"),
+        *_moved(result),
+        *(("mended", str(item.damage)) for item in result.repaired),
     ]
     out.summarize("precast precompile", ("", result.model), rows)
     out.set_outputs({"key": result.key, "hit": str(hit).lower(), "seconds-saved": saved})
+
+
+def _moved(result: "PrecompileResult") -> list[tuple[str, str]]:
+    moved = (("pulled", result.pulled_bytes, "from"), ("pushed", result.pushed_bytes, "to"))
+    return [(word, f"{format_size(size)} {way} {result.remote}") for word, size, way in moved if size]
 
 
 def _show_work(out: Output, result: "PrecompileResult") -> None:

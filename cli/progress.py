@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-__all__ = ["SILENCE_SECONDS", "Bars", "Fanout", "PlainLines", "shown_progress"]
+__all__ = ["SILENCE_SECONDS", "Bars", "Fanout", "PlainLines", "Warnings", "shown_progress"]
 
 SILENCE_SECONDS = 10.0
 _TICK_SECONDS = 1.0
@@ -61,6 +61,9 @@ class PlainLines:
         """Say one line."""
         with self._lock:
             self._speak(text)
+
+    def warning(self, code: str, message: str, hint: str = "") -> None:
+        """Leave it to `Warnings`, which also puts it into the answer."""
 
     def beat(self) -> None:
         """Say that work goes on, if nothing was said for `SILENCE_SECONDS`."""
@@ -108,6 +111,43 @@ class Bars:
         """Print one line above the bars."""
         self._display.console.print(text, markup=False, highlight=False)
 
+    def warning(self, code: str, message: str, hint: str = "") -> None:
+        """Leave it to `Warnings`, which tells it when the bars are gone."""
+
+
+class Warnings:
+    """A progress that keeps warnings until the display is gone, and then gives them to the one sink.
+
+    Args:
+        tell: Takes the code, the message and the hint.
+    """
+
+    def __init__(self, tell: Callable[[str, str, str], None]) -> None:
+        self._tell = tell
+        self._kept: list[tuple[str, str, str]] = []
+
+    def start(self, stage: str, total: int) -> None:
+        """Ignore."""
+
+    def advance(self, stage: str, label: str, seconds: float, size: int) -> None:
+        """Ignore."""
+
+    def finish(self, stage: str) -> None:
+        """Ignore."""
+
+    def note(self, text: str) -> None:
+        """Ignore."""
+
+    def warning(self, code: str, message: str, hint: str = "") -> None:
+        """Keep it."""
+        self._kept.append((code, message, hint))
+
+    def flush(self) -> None:
+        """Tell what was kept."""
+        kept, self._kept = self._kept, []
+        for code, message, hint in kept:
+            self._tell(code, message, hint)
+
 
 class Fanout:
     """A progress that tells several others."""
@@ -135,6 +175,11 @@ class Fanout:
         for part in self._parts:
             part.note(text)
 
+    def warning(self, code: str, message: str, hint: str = "") -> None:
+        """Tell all."""
+        for part in self._parts:
+            part.warning(code, message, hint)
+
 
 @contextmanager
 def shown_progress(
@@ -145,6 +190,7 @@ def shown_progress(
     color: bool,
     environ: Mapping[str, str],
     events: TextIO | None,
+    warn: Callable[[str, str, str], None],
 ) -> Iterator[Progress]:
     """Show progress while the block runs.
 
@@ -155,9 +201,12 @@ def shown_progress(
         color: Whether bars may be coloured.
         environ: The environment, for TERM.
         events: File for events, or None; the caller closes it.
+        warn: Takes the code, the message and the hint of each warning, once bars and lines are done.
     """
     with ExitStack() as stack:
-        parts: list[Progress] = []
+        warnings = Warnings(warn)
+        stack.callback(warnings.flush)
+        parts: list[Progress] = [warnings]
         if events is not None:
             parts.append(EventLog(events, time.monotonic))
         bars = choice is ProgressChoice.AUTO and is_terminal(stream) and environ.get("TERM") != "dumb"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from precast.aot.settings import Settings
     from precast.cache.options import StoreOptions
     from precast.cache.root import RootChoice
+    from precast.cache.store import Store
 
 __all__ = ["Invocation", "Session", "open_session"]
 
@@ -65,6 +66,29 @@ class Session:
         configured = self.config.values["cache_dir"]
         from_file = str(configured.value) if configured.origin in ("project", "user") else None
         return resolve_root(self.flags.cache_dir, self.environ, from_file)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing at all may be written to the store.
+
+        Raises:
+            ConfigValueError: If the environment says neither yes nor no.
+        """
+        from precast.cache.options import is_on
+
+        name = "PRECAST_READ_ONLY"
+        return self.flags.read_only or is_on(self.environ.get(name, ""), name)
+
+    def store(self) -> "Store":
+        """Open the store to look at it: where that is allowed and possible, its index is brought up to date.
+
+        Raises:
+            ConfigValueError: If the environment holds a value that is not allowed.
+            StoreAccessError: If nothing names a root.
+        """
+        from precast.cache.store import Store
+
+        return Store(self.root().path, read_only=self.read_only)
 
     def store_options(self, flags: StoreFlags | None = None) -> "StoreOptions":
         """Say how the store is opened: flags, then environment, then files.
@@ -149,6 +173,7 @@ class Session:
             color=self.out.colors_remarks,
             environ=self.environ,
             events=stack.enter_context(_opened("--events", self.flags.events)) if self.flags.events else None,
+            warn=self.out.warn,
         )
         with stack, stdout_kept_clean(self.out.stdout), shown as progress:
             yield progress

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.s3 import s3, s3_server  # noqa: F401 - fixtures
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY = REPOSITORY / "examples" / "configs" / "tiny-llama"
@@ -36,6 +37,12 @@ def tiny_entry(tmp_path_factory: pytest.TempPathFactory) -> TinyEntry:
     from precast import Settings, precompile
 
     kept = os.environ.get("PRECAST_TEST_ROOT")
-    root = Path(kept) if kept else tmp_path_factory.mktemp("tiny") / "root"
+    root = Path(kept) if kept else _shared_folder(tmp_path_factory) / "tiny-root"
     made = precompile(str(TINY), Settings(target="cpu", max_num_batched_tokens=MAX_TOKENS), cache_dir=root)
     return TinyEntry(root, made.key, TINY)
+
+
+def _shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all of pytest-xdist's processes share: one of them compiles, the others wait for it."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own

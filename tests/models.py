@@ -149,7 +149,7 @@ def make_spec(
 
 
 def trace_spec(spec: ModelSpec) -> TracedGraph:
-    return trace(spec, build_for_tracing(spec, "cpu"), "cpu")
+    return trace(spec, build_for_tracing(spec), "cpu")
 
 
 def split_spec(spec: ModelSpec) -> Split:

@@ -41,6 +41,10 @@ def test_every_json_file_of_a_package_is_shipped() -> None:
     schemas = sorted(p.name for p in (REPOSITORY / "cli" / "schemas").iterdir())
     assert schemas
     assert data["precast.cli"] == ["schemas/*.json"]
+    targets = sorted(p.name for p in (REPOSITORY / "aot" / "targets").iterdir())
+    assert targets
+    assert all(name.endswith(".json") for name in targets)
+    assert data["precast.aot"] == ["targets/*.json"]
 
 
 @pytest.mark.parametrize(

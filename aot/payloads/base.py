@@ -8,7 +8,9 @@ from typing import Any, Protocol
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
-__all__ = ["BuildJob", "PayloadKind", "untimed_options"]
+__all__ = ["BuildJob", "PayloadKind", "untimed_options", "vector_options"]
+
+_VECTOR_BITS = {"x86-64-v3": 256, "x86-64-v4": 512, "aarch64": 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,19 @@ class PayloadKind(Protocol):
     def build(self, job: BuildJob) -> bytes:
         """Compile a piece. Imports the compiler."""
 
-    def load(self, data: bytes, folder: Path, name: str) -> PieceCallable:
+    def needs(self, data: bytes) -> dict[str, str]:
+        """Return the stamps that only the bytes of a payload tell, such as the C library that they need.
+
+        Raises:
+            CompileError: They need something that no stamp can say.
+        """
+
+    def load(self, data: bytes, folder: Path | None, name: str) -> PieceCallable:
         """Make a callable of bytes whose digest, stamps and trust have been checked.
 
         Args:
             data: What `build` returned.
-            folder: A private folder that lives as long as the load.
+            folder: A private folder that lives as long as the load; None where there can be none.
             name: A file name for the payload, unique in the folder.
         """
 
@@ -57,3 +66,9 @@ def untimed_options() -> dict[str, Any]:
         "coordinate_descent_tuning": False,
         "shape_padding": False,
     }
+
+
+def vector_options(target: Target) -> dict[str, Any]:
+    """Return the Inductor option for the width of a CPU target's vectors; else it is that of the build machine."""
+    bits = _VECTOR_BITS.get(target.arch) if target.device == "cpu" else None
+    return {} if bits is None else {"cpp.simdlen": bits}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precast.aot.payloads.base import BuildJob, untimed_options
+from precast.aot.payloads.base import BuildJob, untimed_options, vector_options
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
@@ -21,7 +21,7 @@ class InductorPayload:
 
     def options(self, target: Target) -> Mapping[str, Any]:
         """Return options under which the load compiles nothing and the build times nothing (cross-compile.md)."""
-        options = untimed_options()
+        options = {**untimed_options(), **vector_options(target)}
         if target.device == "cuda":
             options |= {
                 "bundle_triton_into_fx_graph_cache": True,
@@ -30,6 +30,7 @@ class InductorPayload:
                 "dynamic_scale_rblock": False,  # its extra config is made after the bundle is saved
                 "triton.autotune_at_compile_time": False,
                 "triton.autotune_pointwise": False,
+                "autotune_local_cache": False,  # else a load looks beside the file that the build generated
             }
         return options
 
@@ -39,8 +40,14 @@ class InductorPayload:
 
         return build_artifact(job.program, {**self.options(job.target), **job.options})
 
-    def load(self, data: bytes, folder: Path, name: str) -> PieceCallable:  # noqa: ARG002 - the protocol's
+    def needs(self, data: bytes) -> dict[str, str]:  # noqa: ARG002 - the protocol's
+        """Return nothing: the artifact holds text and GPU code, and what Python and Triton need of it is known."""
+        return {}
+
+    def load(self, data: bytes, folder: Path | None, name: str) -> PieceCallable:  # noqa: ARG002 - the protocol's
         """Deserialise the artifact; Inductor writes its source into its own cache folder."""
+        from precast.aot.torch_seams.caches import user_has_name
         from precast.aot.torch_seams.inductor import load_artifact
 
-        return load_artifact(data)
+        with user_has_name():
+            return load_artifact(data)

@@ -16,24 +16,40 @@ from unittest import mock
 
 import torch
 
+from precast.errors import IncompatibleError
+
 __all__ = ["build_package", "load_package"]
 
 _UNPACKED = re.compile(r" (/tmp/\w{6})/(?:[^/]+/)?data/aotinductor/model/[^/]+\.so$")
 _LOADING = threading.Lock()  # one process has one TMPDIR
+_OWN_MACHINE = ("march=", "mtune=", "mcpu=")  # flags that Inductor fills in for the machine it runs on
+# Instruction set: the compiler's name for it, and Inductor's class of vectors. torch's wheels are built for armv8-a.
+_ISAS = {
+    "x86-64-v3": ("x86-64-v3", "VecAVX2"),
+    "x86-64-v4": ("x86-64-v4", "VecAVX512"),
+    "aarch64": ("armv8-a", "VecNEON"),
+}
 
 
-def build_package(program: Any, path: Path, options: Mapping[str, Any], march: str | None) -> None:
+def build_package(program: Any, path: Path, options: Mapping[str, Any], isa: str) -> None:
     """Compile an exported program into a `.pt2` package (`torch._inductor.aoti_compile_and_package`).
 
     Args:
         program: A `torch.export.ExportedProgram`.
         path: Where the package goes; its folder must exist.
         options: Inductor options by dotted name.
-        march: The instruction set for the C++ compiler, or None for this machine's own.
+        isa: The instruction set that the C++ code may use: an x86-64 level, or a machine's name for its baseline.
+
+    Raises:
+        IncompatibleError: Nothing is known about the instruction set.
     """
     import torch._inductor
 
-    with _compiler_flags(march, hidden=(path.parent, Path(torch.__file__).parent)), torch.no_grad():
+    if isa not in _ISAS:
+        raise IncompatibleError(f"no code can be made for {isa}", f"known: {', '.join(_ISAS)}", "build elsewhere")
+    march, vectors = _ISAS[isa]
+    hidden = (path.parent, Path(torch.__file__).parent)
+    with _steady_arrays(), _pinned_isa(vectors), _compiler_flags(march, hidden), torch.no_grad():
         torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=dict(options))
 
 
@@ -80,7 +96,44 @@ def _unpacked_in_tmp() -> set[str]:
 
 
 @contextmanager
-def _compiler_flags(march: str | None, hidden: tuple[Path, ...]) -> Iterator[None]:
+def _steady_arrays() -> Iterator[None]:
+    """Number the C++ wrapper's arrays the same in every build (`CppWrapperCpu.codegen_int_array_var`).
+
+    Up to torch 2.12 it remembers arrays by the `id` of a bound method that dies at once, so that chance decides which
+    are shared. Here each bound method of an object is one object, which is what torch 2.13 made of it.
+    """
+    from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+
+    real = CppWrapperCpu.codegen_int_array_var
+    kept: dict[tuple[int, str], Any] = {}
+
+    def steady(self: Any, int_array: str, writeline: Any, *args: Any, **kwargs: Any) -> str:
+        owner = getattr(writeline, "__self__", None)
+        if owner is not None:
+            writeline = kept.setdefault((id(owner), writeline.__name__), writeline)
+        name: str = real(self, int_array, writeline, *args, **kwargs)
+        return name
+
+    with mock.patch.object(CppWrapperCpu, "codegen_int_array_var", steady):
+        yield
+
+
+@contextmanager
+def _pinned_isa(vectors: str) -> Iterator[None]:
+    """Let Inductor see the vector extensions of the target and no others (`cpu_vec_isa.valid_vec_isa_list`).
+
+    Left alone it takes all that this processor has, AMX and VNNI included, and code for one machine of a level then
+    dies on another. It would also compile and load a probe for each; here the compile itself is the probe.
+    """
+    from torch._inductor import cpu_vec_isa
+
+    pinned = [getattr(cpu_vec_isa, vectors)()]
+    with mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=pinned):
+        yield
+
+
+@contextmanager
+def _compiler_flags(march: str, hidden: tuple[Path, ...]) -> Iterator[None]:
     """Fix the instruction set, and keep this machine's folders out of the library
     (`cpp_builder._get_optimization_cflags`).
 
@@ -95,8 +148,8 @@ def _compiler_flags(march: str | None, hidden: tuple[Path, ...]) -> Iterator[Non
 
     def flags(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
         cflags, ldflags = real(*args, **kwargs)
-        kept = [f for f in cflags if not (march and f.startswith(("march=", "mtune=")))]
-        return [*kept, *([f"march={march}"] if march else []), *maps], ldflags
+        kept = [f for f in cflags if not f.startswith(_OWN_MACHINE)]
+        return [*kept, f"march={march}", *maps], ldflags
 
     with mock.patch.object(cpp_builder, "_get_optimization_cflags", flags):
         yield

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
 
-__all__ = ["export_piece", "program_bytes", "program_from"]
+__all__ = ["concrete", "export_piece", "program_bytes", "program_from"]
 
 
 def export_piece(module: fx.GraphModule, low: int, high: int) -> Any:
@@ -29,7 +29,7 @@ def export_piece(module: fx.GraphModule, low: int, high: int) -> Any:
     hint = low if low == high else _hint(low, high)
     dim = torch.export.Dim("tokens", min=low, max=high) if low < high else None
     with FakeTensorMode(allow_non_fake_inputs=True):
-        args = tuple(_concrete(e, hint) for e in examples)
+        args = tuple(concrete(e, hint) for e in examples)
     shapes = None if dim is None else tuple(_dynamic(e, dim) for e in examples)
     bare = _without_examples(module)
     with torch.no_grad():
@@ -55,7 +55,7 @@ def program_from(data: bytes) -> Any:
     bounds = [program.range_constraints[x] for x in _symbols(values) if x in program.range_constraints]
     hint = _hint(int(bounds[0].lower), int(bounds[0].upper)) if bounds else 0
     with FakeTensorMode(allow_non_fake_inputs=True):
-        program._example_inputs = (tuple(_concrete(v, hint) for v in values), {})
+        program._example_inputs = (tuple(concrete(v, hint) for v in values), {})
     return program
 
 
@@ -64,7 +64,8 @@ def _hint(low: int, high: int) -> int:
     return min(max(low, 7), high)
 
 
-def _concrete(example: Tensor, tokens: int) -> Tensor:
+def concrete(example: Tensor, tokens: int) -> Tensor:
+    """Return a tensor like a symbolic one with the token count put in, in the fake mode that is active."""
     shape = [_number(s, tokens) for s in example.shape]
     stride = [_number(s, tokens) for s in example.stride()]
     return torch.empty_strided(shape, stride, dtype=example.dtype, device=example.device)

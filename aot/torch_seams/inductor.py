@@ -4,15 +4,20 @@ Tried on torch 2.11.0 and 2.13.0.
 """
 
 import io
+import json
 import pickle
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from precast.aot.torch_seams.triton import no_compiler_started
 
 __all__ = ["build_artifact", "load_artifact"]
+
+_KERNEL_PATH = re.compile(r"^# kernel path: .*$", re.MULTILINE)
 
 _LOADING = threading.Lock()  # kernels with equal text share a process-wide table whose entries are taken out on use
 
@@ -28,6 +33,7 @@ def build_artifact(program: Any, options: Mapping[str, Any]) -> bytes:
 
     module = program.graph_module
     for node in module.graph.nodes:
+        node.meta.pop("stack_trace", None)  # else the generated text quotes the model's files
         if "val" in node.meta:
             node.meta["example_value"] = node.meta["val"]
     inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
@@ -62,24 +68,53 @@ def load_artifact(data: bytes) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 def _without_traces_of_the_build(data: bytes) -> bytes:
-    """Drop the compile time and the readable graph, which holds the build's cache folder and an address.
+    """Drop compile times, and texts for people: they hold folders of the build and addresses, and no load reads them.
 
     The artifact was made a moment ago by this process, so unpickling it is safe.
     """
     bundle = pickle.loads(data)  # noqa: S301 - our own bytes, never stored ones
     for part in _parts(bundle):
-        for name, empty in (("forward_time_taken_ns", 0), ("backward_time_taken_ns", 0), ("runnable_graph_str", "")):
-            if hasattr(part, name):
-                object.__setattr__(part, name, empty)
+        for name, value in list(vars(part).items()):
+            if name.endswith("_time_taken_ns"):
+                object.__setattr__(part, name, 0)
+            elif name.endswith("_str") and isinstance(value, str):
+                object.__setattr__(part, name, "")
+            elif name == "cache_linemap":  # lines of the wrapper, each with the lines of the model behind it
+                object.__setattr__(part, name, [(line, "") for line, _ in value or ()])
+            elif name == "source_code" and isinstance(value, str):
+                _set_source(part, _KERNEL_PATH.sub("# kernel path:", value))
+            elif name == "_triton_bundle" and value is not None:
+                _without_folders(value)
     buffer = io.BytesIO()
     pickle.dump(bundle, buffer)
     return buffer.getvalue()
 
 
+def _set_source(part: Any, text: str) -> None:
+    """Give a part another source text, and the name under which a load keeps that text, which is its digest."""
+    from torch._inductor.codecache import code_hash
+
+    if text != part.source_code:
+        part.source_code, part.cache_key = text, code_hash(text)
+
+
+def _without_folders(bundle: Any) -> None:
+    """Leave of the files that a Triton bundle names their last names: a load makes kernels of what is in the bundle."""
+    for tuner in bundle.static_autotuners:
+        if tuner.kernel.filename is not None:
+            tuner.kernel.filename = Path(tuner.kernel.filename).name
+    for kernel in bundle.kernel_artifacts:
+        for artifact in kernel.artifacts:
+            if artifact.filename.endswith(".json"):
+                told = json.loads(artifact.payload)
+                told["extern_libs"] = [[name, Path(path).name] for name, path in told.get("extern_libs") or ()]
+                object.__setattr__(artifact, "payload", json.dumps(told).encode())
+
+
 def _parts(bundle: Any) -> list[Any]:
-    inner = [getattr(bundle, name, None) for name in ("compiled_fw", "compiled_bw")]
-    return [
-        bundle,
-        *[p for p in inner if p is not None],
-        *[r for p in inner if (r := getattr(p, "result", None)) is not None],
-    ]
+    """Return the objects of a bundle that describe the compile; the bundle is a tuple around the first of them."""
+    outer = [part for part in (bundle if isinstance(bundle, tuple) else (bundle,)) if hasattr(part, "compiled_fw")]
+    if not outer:
+        raise NotImplementedError("this torch bundles a compiled artifact in another way")
+    inner = [part for whole in outer for part in (whole.compiled_fw, whole.compiled_bw) if part is not None]
+    return [*outer, *inner, *(part.result for part in inner if hasattr(part, "result"))]

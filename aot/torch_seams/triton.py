@@ -3,7 +3,8 @@
 Triton's driver compiles a C helper when it is first asked for anything, and its backend asks `ptxas --version` for a
 cache key. A load needs neither: device properties come from torch, and the key is not used.
 
-Tried on Triton 3.6.0 with torch 2.11.0; a name that has moved raises AttributeError at load, and nothing is guessed.
+Tried on Triton 3.6.0 with torch 2.11.0, and `assembler_version` on 3.9.0 too; a name that has moved raises
+AttributeError, and nothing is guessed.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,9 +12,26 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-__all__ = ["no_compiler_started"]
+__all__ = ["assembler_version", "no_compiler_started"]
 
 _UNASKED = "not asked"
+
+
+def assembler_version(arch: str) -> str | None:
+    """Return the version of the CUDA toolkit that Triton's assembler for an architecture is from, such as `13.4`.
+
+    Args:
+        arch: Such as `sm_90`.
+
+    Returns:
+        None where Triton is not installed.
+    """
+    try:
+        from triton.backends.nvidia import compiler
+    except ImportError:
+        return None
+    found: str = compiler.get_ptxas(int(arch.removeprefix("sm_"))).version
+    return found
 
 
 @contextmanager

@@ -31,11 +31,13 @@ def inspect_ls(
     from precast.cache.vllm import is_vllm_root
     from precast.cli import listing
     from precast.cli.filters import parse_filter
+    from precast.cli.place_view import place_data
 
     choice = listing.Choice(tuple(map(parse_filter, filter or ())), sort, limit)
-    root = session.root().path
+    store, place = session.store(), place_data(session.root())
+    root = store.root
     foreign = tuple(vllm or ()) or ((root,) if not CacheRoot(root).entries.is_dir() and is_vllm_root(root) else ())
     if foreign:
-        listing.list_vllm(session.out, root, foreign, choice, time.time_ns(), long=long)
+        listing.list_vllm(session.out, place, foreign, choice, time.time_ns(), long=long)
     else:
-        listing.list_store(session.out, root, choice, time.time_ns(), long=long)
+        listing.list_store(session.out, store, place, choice, time.time_ns(), long=long)

@@ -30,7 +30,7 @@ def inspect_show(
     """Show one entry: model, target, factors, pieces, sizes and times."""
     from precast.cli.entry_view import SECTIONS, find, show_entry, shown_data
 
-    shown = find(session.root().path, entry)
+    shown = find(lambda: session.root().path, entry)
     asked = (factors or bool(group), ignored, pieces, settings, plan, code)
     sections = [section for section, wanted in zip(SECTIONS, asked, strict=True) if wanted]
     show_entry(session.out, shown, sections, group or ())

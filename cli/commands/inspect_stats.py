@@ -7,6 +7,7 @@ import typer
 
 from precast.cli.command import command
 from precast.cli.session import Session
+from precast.errors import UsageError
 
 __all__ = ["inspect_stats"]
 
@@ -23,13 +24,17 @@ def inspect_stats(
     from precast.cache.counters import lookup_stats, zero_stats
     from precast.cache.sizes import parse_age
     from precast.cache.store import Store
+    from precast.cli.place_view import place_data, show_place
     from precast.cli.stats_view import show_stats, stats_data
 
     begin = 0 if since is None else time.time_ns() - parse_age(since) * 1_000_000_000
-    root = session.root().path
-    store = Store(root, read_only=not zero)
+    if zero and session.read_only:
+        raise UsageError("--zero removes the counts", "the store is opened read-only", "Leave out one of the two")
+    root = session.root()
+    store = Store(root.path, read_only=not zero)
     stats = lookup_stats(store, begin)
     if zero:
         zero_stats(store)
+    show_place(session.out, root)
     show_stats(session.out, stats, since=since, zeroed=zero)
-    session.out.result({"root": str(root), **stats_data(stats, since_ns=begin, zeroed=zero)})
+    session.out.result({**place_data(root), **stats_data(stats, since_ns=begin, zeroed=zero)})

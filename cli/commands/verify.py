@@ -1,5 +1,6 @@
 """`precast verify`: prove that an entry is sound, fits this node, loads and computes the right numbers."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ def verify(
     store_flags: StoreFlags,
     what: Annotated[
         str | None,
-        typer.Argument(metavar="KEY|MODEL|FILE.mega", help="What to verify; the only entry if left out"),
+        typer.Argument(metavar="KEY|TAG|MODEL|FILE.mega", help="What to verify; the only entry if left out"),
     ] = None,
     level: Annotated[Level, typer.Option("--level", help="How far to go")] = Level.AUTO,
     sizes: Annotated[str | None, typer.Option("--sizes", metavar="LIST", help="Token counts to run")] = None,
@@ -34,8 +35,8 @@ def verify(
 
     settings, overrides = session.settings(flags), flags.model_overrides()
     token_counts = integers("--sizes", sizes)
-    root = session.root()
-    wanted = what or only_entry(root.path)
+    root = None if what and Path(what).is_file() else session.root().path  # a file needs no store, nor a home folder
+    wanted = what or only_entry(session.root().path)
     with session.working() as progress:
         from precast.aot.verify import verify as verify_entry
 
@@ -43,7 +44,7 @@ def verify(
             wanted,
             overrides=overrides,
             settings=settings,
-            cache_dir=root.path,
+            cache_dir=root,
             level=level.value,
             strict=strict,
             token_counts=token_counts,

@@ -141,7 +141,8 @@ def _write_kv_kernel(
         tl.store(values_ptr + slot * (HEADS * VALUE_DIM) + k * VALUE_DIM + v, value, mask=mask)
 
 
-@triton.jit
+# How long a request's row of the block table is differs between servers: one kernel is for all of them.
+@triton.jit(do_not_specialize=["block_table_stride_r"])
 def _attend_kernel(
     query_ptr,
     keys_ptr,

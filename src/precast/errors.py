@@ -25,13 +25,15 @@
     │   └── AmbiguousKeyError    entry.ambiguous        10
     ├── LockedError              store.locked           11
     └── RemoteError              remote.unreachable     12
+        └── RemoteRefusedError   remote.refused         12
 
 Every error says what happened, why, and what to do next; `precast.cli` prints those three lines and nothing else.
 Codes and exit codes are a contract: they may be added to, never changed.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "AmbiguousKeyError",
@@ -51,6 +53,7 @@ __all__ = [
     "PartialError",
     "PrecastError",
     "RemoteError",
+    "RemoteRefusedError",
     "SignatureError",
     "SplittingOpError",
     "StoreAccessError",
@@ -92,18 +95,29 @@ class PrecastError(Exception):
         hint: One line that says what to do next, or empty.
         entry: Key of the entry concerned, or empty.
         path: File or folder concerned, or empty.
+        details: More of it for programs, as JSON; a person reads it all in the three lines.
     """
 
     code: ClassVar[str] = "internal"
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
 
-    def __init__(self, what: str, why: str = "", hint: str = "", *, entry: str = "", path: str = "") -> None:
+    def __init__(
+        self,
+        what: str,
+        why: str = "",
+        hint: str = "",
+        *,
+        entry: str = "",
+        path: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.why = why
         self.hint = hint
         self.entry = entry
         self.path = path
+        self.details = dict(details or {})
 
     def __str__(self) -> str:
         """Join what happened and why, for logs and tracebacks."""
@@ -263,3 +277,9 @@ class RemoteError(PrecastError):
 
     code = "remote.unreachable"
     exit_code = ExitCode.REMOTE
+
+
+class RemoteRefusedError(RemoteError):
+    """A remote answers and says no: no permission, no such bucket, no space."""
+
+    code = "remote.refused"

@@ -1,5 +1,6 @@
 """Entries with payloads that need no compiler: what is under test is what happens around them."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -71,3 +72,27 @@ def loaded(split_plan: SplitPlan, pieces: Mapping[tuple[int, int], Piece], modul
     made = manifest(split_plan)
     dispatch = bind_module(LoadedPieces(made, split_plan, callables), module or torch.nn.Module())
     return CompiledModel(made, dispatch)
+
+
+class Recorder:
+    """A progress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.noted = threading.Event()
+
+    def start(self, stage: str, total: int) -> None:
+        self.told.append(f"start: {stage} {total}")
+
+    def advance(self, stage: str, label: str, seconds: float, size: int) -> None:
+        self.told.append(f"advance: {stage} {label}")
+
+    def finish(self, stage: str) -> None:
+        self.told.append(f"finish: {stage}")
+
+    def note(self, text: str) -> None:
+        self.told.append(f"note: {text}")
+        self.noted.set()
+
+    def warning(self, code: str, message: str, hint: str = "") -> None:
+        self.told.append(f"warning: {code}")

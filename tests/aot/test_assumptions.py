@@ -27,7 +27,7 @@ class Checked(nn.Module):
 
 def checked(check: Callable[[Tensor], object], high: int) -> None:
     spec = make_spec(lambda: Checked(check))
-    traced = trace(spec, build_for_tracing(spec, "cpu"), "cpu")
+    traced = trace(spec, build_for_tracing(spec), "cpu")
     check_assumptions(traced.graph_module.graph, [(1, high)])
 
 

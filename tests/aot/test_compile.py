@@ -100,8 +100,8 @@ def test_the_job_file_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     run()
     assert jobs == [
         {
-            "kind": "aoti", "device": "cpu", "arch": "x86-64-v3", "options": {"a.b": 1}, "modules": ["some_module"],
-            "paths": ["/some/path"],
+            "kind": "aoti", "device": "cpu", "arch": "x86-64-v3", "description": None, "options": {"a.b": 1},
+            "modules": ["some_module"], "paths": ["/some/path"],
         }
     ]  # fmt: skip
 

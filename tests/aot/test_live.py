@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tests.conftest import REPOSITORY
 
+from precast.aot.description import described_target
+
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -34,7 +36,7 @@ def live(model: str, root: Path, target: str) -> dict[str, object]:
 def test_a_request_for_any_target_is_formed_on_any_machine(tmp_path: Path) -> None:
     (tmp_path / "live_model.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
     for target, described in (
-        ("sm_90", {"device": "cuda", "arch": "sm_90"}),
+        ("sm_90", {"device": "cuda", "arch": "sm_90", "facts": described_target("h200").code_facts()}),
         ("x86-64-v3", {"device": "cpu", "arch": "x86-64-v3"}),
     ):
         found = live(f"{tmp_path}/live_model.py:make", tmp_path / "R", target)

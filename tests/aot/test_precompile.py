@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,15 @@ import pytest
 from tests.conftest import MAX_TOKENS, REPOSITORY, TINY, TinyEntry
 from tests.models import Layers, make_spec
 
+from precast.aot import stamps
 from precast.aot.compile import Compiled
+from precast.aot.node import node_facts
+from precast.aot.payloads.aoti import AotiPayload
 from precast.aot.precompile import PrecompileResult, precompile, search_path
 from precast.aot.reference import parse_reference
 from precast.aot.settings import Settings, resolve_settings
+from precast.cache.counters import lookup_stats
+from precast.cache.locks import live_claims
 from precast.cache.store import Store
 from precast.errors import CompileError, ConfigKeyError, UsageError
 
@@ -68,12 +75,39 @@ def test_force_compiles_again(tmp_path: Path, fake_compile: list[int]) -> None:
     assert len(fake_compile) == 2
 
 
-def test_a_removed_object_is_compiled_again(tmp_path: Path, fake_compile: list[int]) -> None:
+def test_a_removed_object_comes_back_without_a_compile(tmp_path: Path, fake_compile: list[int]) -> None:
     made = precompile(str(TINY), settings(), cache_dir=tmp_path)
     next(Store(tmp_path).layout.objects.rglob("*.zst")).unlink()
     again = precompile(str(TINY), settings(), cache_dir=tmp_path)
-    assert (again.status, again.key) == ("compiled", made.key)
+    assert (again.status, again.key, len(fake_compile)) == ("repaired", made.key, 1)
     assert Store(tmp_path).check(made.key) == ()
+
+
+def test_an_older_system_compiles_its_own_and_a_newer_one_takes_that_over(
+    tmp_path: Path, fake_compile: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes whose C libraries differ share keys: what the oldest one made runs on all, and replaces the others'."""
+
+    def system(glibc: str) -> None:
+        monkeypatch.setattr(AotiPayload, "needs", lambda self, data: {"glibc": glibc})
+        monkeypatch.setattr(stamps, "node_facts", lambda *given: {**node_facts(*given), "glibc": lambda: glibc})
+
+    def run() -> tuple[str, str]:
+        made = precompile(str(TINY), settings(), cache_dir=tmp_path)
+        return made.status, Store(tmp_path).manifest(made.key).stamps["aoti"]["glibc"]
+
+    for glibc, outcome in (
+        ("2.36", ("compiled", "2.36")),
+        ("2.39", ("up_to_date", "2.36")),
+        ("2.31", ("compiled", "2.31")),
+        ("2.31", ("up_to_date", "2.31")),
+        ("2.36", ("up_to_date", "2.31")),
+    ):
+        system(glibc)
+        dry = plan(tmp_path).status
+        assert (dry == "up_to_date") == (outcome[0] == "up_to_date")
+        assert run() == outcome
+    assert lookup_stats(Store(tmp_path)).misses == {"no_entry_for_model": 1, "target_mismatch": 1}
 
 
 def test_a_failed_compile_publishes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +178,94 @@ def test_a_spec_s_config_inputs_and_their_order_are_factors(tmp_path: Path, fake
 def test_sources_are_looked_for_in_the_model_s_folder_first(tmp_path: Path) -> None:
     (tmp_path / "m.py").touch()
     assert search_path(parse_reference(f"{tmp_path}/m.py:f"))[0] == str(tmp_path)
+
+
+@pytest.fixture
+def works(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], object] | None]:
+    """The work that was announced, by its name; a test may say what another process does before it is begun."""
+    names: dict[str, Callable[[], object] | None] = {}
+
+    @contextmanager
+    def done_once(store: Store, work: str, progress: Any) -> Iterator[bool]:
+        kind = work.partition("-")[0]
+        other = names.pop(kind, None)
+        names[work] = None
+        if other is not None:
+            other()
+        yield False
+
+    monkeypatch.setattr("precast.aot.precompile.done_once", done_once)
+    return names
+
+
+def test_what_another_process_finished_just_before_is_found_without_a_trace(
+    tmp_path: Path, fake_compile: list[int], works: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced: list[str] = []
+
+    def other() -> None:
+        assert precompile(str(TINY), settings(), cache_dir=tmp_path).status == "compiled"
+        monkeypatch.setattr("precast.aot.planning.plan_compile", lambda *_: traced.append("again"))
+
+    works["request"] = other
+    assert precompile(str(TINY), settings(), cache_dir=tmp_path).status == "up_to_date"
+    assert (len(fake_compile), traced) == (1, [])
+
+
+def test_two_requests_with_one_key_compile_once(tmp_path: Path, fake_compile: list[int], works: dict[str, Any]) -> None:
+    def make() -> PrecompileResult:
+        return precompile(make_spec(lambda: Layers(1)), settings(), cache_dir=tmp_path)
+
+    works["work"] = make
+    assert (make().status, len(fake_compile)) == ("up_to_date", 1)
+    assert all(name.startswith("work-") for name in works)  # two specs are told apart by their key alone
+
+
+def test_models_of_one_name_do_not_wait_for_each_other(
+    tmp_path: Path, fake_compile: list[int], works: dict[str, Any]
+) -> None:
+    for folder, extra in (("x", ""), ("y", ""), ("z", "# another model\n")):
+        (tmp_path / folder).mkdir()
+        text = "from tests.models import Layers, make_spec\ndef base():\n    return make_spec(lambda: Layers(1))\n"
+        (tmp_path / folder / "awaited_model.py").write_text(text + extra, encoding="utf-8")
+        precompile(f"{tmp_path / folder}/awaited_model.py:base", settings(), cache_dir=tmp_path / folder)
+        del sys.modules["awaited_model"]
+        sys.path[:] = [p for p in sys.path if p != str(tmp_path / folder)]
+    assert len([name for name in works if name.startswith("request-")]) == 2
+
+
+def test_an_entry_that_is_pruned_between_the_look_and_its_use_is_made_again(
+    tmp_path: Path, fake_compile: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = precompile(str(TINY), settings(), cache_dir=tmp_path)
+    hold = Store.hold
+    times: list[str] = []
+
+    def prune_then_hold(store: Store, key: str) -> Any:
+        if not times:
+            times.append(key)
+            store.quarantine(key, "as `prune` would")
+        return hold(store, key)
+
+    monkeypatch.setattr(Store, "hold", prune_then_hold)
+    again = precompile(str(TINY), settings(), cache_dir=tmp_path)
+    assert (again.status, again.key, len(fake_compile)) == ("compiled", first.key, 2)
+    assert Store(tmp_path).check(first.key) == ()
+
+
+def test_a_new_entry_is_kept_from_prune_until_all_is_done(
+    tmp_path: Path, fake_compile: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[set[str]] = []
+
+    def set_tag(store: Store, tag: str, key: str) -> None:
+        held.append({claim.subject for claim in live_claims(store.layout.locks)})
+
+    monkeypatch.setattr("precast.aot.precompile.set_tag", set_tag)
+    for _ in range(2):
+        made = precompile(str(TINY), settings(), cache_dir=tmp_path, tags=["v1"])
+    assert [made.key in subjects for subjects in held] == [True, True]
+    assert live_claims(Store(tmp_path).layout.locks) == ()
 
 
 _UP_TO_DATE = """

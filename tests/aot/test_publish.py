@@ -9,6 +9,7 @@ from tests.aot.support import PIECE, manifest, plan
 
 from precast.aot.compile import Compiled
 from precast.aot.publish import publish
+from precast.cache.manifest import Manifest
 from precast.cache.mega import MegaFile
 from precast.cache.store import Store
 from precast.errors import NoEntryError, StoreAccessError
@@ -65,3 +66,21 @@ def test_the_text_of_the_model_s_sources_is_an_object_and_in_the_mega_file(tmp_p
     assert made.sources is not None
     assert json.loads(store.read_object(made.sources.object)) == SOURCES
     assert json.loads(MegaFile(store.layout.entry(made.key) / "model.mega").payload(made.sources.object)) == SOURCES
+
+
+def stamped(glibc: str) -> Manifest:
+    return manifest(payloads=(), stamps={"aoti": {"device": "cpu", "glibc": glibc}})
+
+
+@pytest.mark.parametrize(("needed", "kept"), [("9.99", "new"), ("2.2", "old")])
+def test_an_entry_that_needs_newer_libraries_than_this_node_has_makes_way(
+    needed: str, kept: str, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "root")
+    old = publish(store, stamped(needed), [compiled(b"old")], plan(), SOURCES)
+    made = publish(store, stamped("2.2.5"), [compiled(b"new")], plan(), SOURCES)
+    assert store.read_object(made.payloads[0].object) == kept.encode()
+    assert store.check(made.key) == ()
+    told = [file.read_text(encoding="utf-8") for file in store.layout.quarantine.rglob("reason.json")]
+    assert len(told) == (kept == "new")
+    assert all(f"glibc {needed}" in text and old.key in text for text in told)

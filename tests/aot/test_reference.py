@@ -11,7 +11,14 @@ from tests.conftest import TINY
 
 from precast.aot.reference import ModelReference, SpecReference, parse_reference, reference_of_hint
 from precast.aot.spec import ModelSpec
-from precast.errors import ConfigKeyError, FactoryError, PrecastError, UnknownModelError, UsageError
+from precast.errors import (
+    ConfigKeyError,
+    FactoryError,
+    PrecastError,
+    StoreAccessError,
+    UnknownModelError,
+    UsageError,
+)
 
 FACTORY = """
 import precast
@@ -287,3 +294,16 @@ def test_telling_what_a_name_means_imports_nothing(file: Path) -> None:
 def test_a_reference_is_a_value() -> None:
     assert ModelReference("module", "a:b", "a", "b") == parse_reference("a:b")
     assert issubclass(UnknownModelError, PrecastError)
+
+
+def test_without_a_home_the_hub_s_files_are_not_put_into_a_folder_that_is_called_tilde(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreAccessError) as caught:
+        parse_reference("hf:org/name")
+    assert "HF_HOME" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.conftest import REPOSITORY, TINY
 
+from precast.aot.node import system
 from precast.aot.reference import parse_reference
 from precast.aot.request import compile_input, compiler_factors, settings_factors
 from precast.aot.settings import Settings, resolve_settings
@@ -93,6 +94,12 @@ def test_each_target_has_a_factor() -> None:
     assert cpu["target"] == {"device": "cpu", "arch": "x86-64-v3"}
     assert cpu["inductor_config"] != factors(Target("cpu", "x86-64-v4"))["inductor_config"]
     assert "triton" not in cpu
+
+
+def test_a_gpu_s_host_counts_which_a_cpu_target_says_itself() -> None:
+    gpu = factors(Target("cuda", "sm_90"))
+    assert gpu["system"] == system()
+    assert "system" not in factors(Target("cpu", "x86-64-v3"))
 
 
 def test_python_counts_for_a_pickle_only() -> None:

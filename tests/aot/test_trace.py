@@ -151,7 +151,7 @@ def test_tied_weights_that_were_untied_afterwards_are_one_tensor_of_the_plan() -
 
 
 def test_parameters_take_no_memory_and_buffers_are_real() -> None:
-    module = build_for_tracing(make_spec(Small), "cpu")
+    module = build_for_tracing(make_spec(Small))
     assert all(isinstance(p.data, FakeTensor) for p in module.parameters())
     assert not any(isinstance(b, FakeTensor) for b in module.buffers())
     assert not module.training
@@ -162,7 +162,7 @@ def test_a_constructor_that_raises_is_a_factory_error() -> None:
         raise RuntimeError("no such layer")
 
     with pytest.raises(FactoryError, match="no such layer"):
-        build_for_tracing(make_spec(build), "cpu")
+        build_for_tracing(make_spec(build))
 
 
 def test_an_error_of_the_constructor_on_purpose_passes_through() -> None:
@@ -170,7 +170,7 @@ def test_an_error_of_the_constructor_on_purpose_passes_through() -> None:
         raise UsageError("choose another size")
 
     with pytest.raises(UsageError, match="another size"):
-        build_for_tracing(make_spec(build), "cpu")
+        build_for_tracing(make_spec(build))
 
 
 def graph_break(self: Any, x: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ def remove(path: Path) -> None:
 def test_a_sound_entry_loads_with_no_compiler_no_cache_and_no_compiler_module(entry: TinyEntry) -> None:
     found = run(entry, level="load")
     assert (found["ok"], found["exit"], found["heavy"]) == (True, 0, [])
-    assert found["stages"] == {"files": "ok", "env": "ok", "load": "ok"}
+    assert found["stages"] == {"signature": "skipped", "files": "ok", "env": "ok", "load": "ok"}
     assert found["facts"]["load"]["compiler_processes"] == found["facts"]["load"]["dynamo_frames"] == 0
     assert found["facts"]["load"]["processes"] == 0
 
@@ -135,7 +135,7 @@ def test_an_entry_of_another_torch_is_refused_before_torch_is_imported(entry: Ti
     found = run(replace(entry, root=tmp_path / "other"))
     assert (found["exit"], found["torch"]) == (int(ExitCode.INCOMPATIBLE), False)
     assert "torch: entry 1.0.0, node" in found["problems"][0]
-    assert found["stages"] == {"files": "ok", "env": "failed"}
+    assert found["stages"] == {"signature": "skipped", "files": "ok", "env": "failed"}
 
 
 @pytest.mark.compiles
@@ -147,7 +147,10 @@ def test_a_token_count_outside_the_entry_is_a_usage_error(entry: TinyEntry) -> N
 
 def test_the_levels_stop_where_they_are_told(tmp_path: Path) -> None:
     publish(tmp_path, manifest())
-    assert [s.name for s in verify(manifest().key, cache_dir=tmp_path, level="files").stages] == ["files"]
+    assert [s.name for s in verify(manifest().key, cache_dir=tmp_path, level="files").stages] == [
+        "signature",
+        "files",
+    ]
     assert verify(manifest().key, cache_dir=tmp_path, level="env").level == "env"
 
 
@@ -155,7 +158,7 @@ def test_a_payload_that_does_not_load_fails_the_load(tmp_path: Path) -> None:
     publish(tmp_path, manifest())
     report = verify(manifest().key, cache_dir=tmp_path)
     assert (report.ok, report.exit_code) == (False, ExitCode.CORRUPT)
-    assert [s.status for s in report.stages] == ["ok", "ok", "failed"]
+    assert [s.status for s in report.stages] == ["skipped", "ok", "ok", "failed"]
 
 
 def test_a_compile_while_loading_fails_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +199,7 @@ def test_an_aoti_load_may_start_no_process_at_all(
         assert report.problems[0].what.startswith("a process was started")
         assert "true" in str(report.problems[0].why)
     else:
-        assert report.stages[2].facts["processes"] == 1
+        assert report.stages[3].facts["processes"] == 1
 
 
 def test_without_the_model_the_numbers_are_skipped_and_asked_for_they_fail(

@@ -25,7 +25,7 @@ def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(folder: Path, kind: str = "aoti", modules: tuple[str, ...] = (), paths: tuple[str, ...] = ()) -> Any:
-    JobFile(kind, "cpu", "x86-64-v3", {}, modules, paths).write(folder)
+    JobFile(kind, "cpu", "x86-64-v3", None, {}, modules, paths).write(folder)
     (folder / PROGRAM).write_bytes(b"program")
     status = main([str(folder)])
     return status, json.loads((folder / RESULT).read_text(encoding="utf-8"))
@@ -97,10 +97,22 @@ signal.pause()
 """
 _PARENT = """
 import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())], stdout=subprocess.PIPE)
+command = [sys.executable, "-c", sys.argv[1], str(os.getpid())]
+child = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
 assert child.stdout.readline() == b"ready\\n"
 print(child.pid, flush=True)
 os.kill(os.getpid(), 9)
+"""
+
+
+# The same with a compiler driver and a compiler: they know nothing of either.
+_CHILD_WITH_COMPILERS = """
+import os, signal, subprocess, sys
+from precast.aot.worker import die_with_parent, end_with_compilers
+die_with_parent(int(sys.argv[1]))
+with end_with_compilers():
+    subprocess.Popen(["sh", "-c", "sleep 600 & echo ready; wait"])
+    signal.pause()
 """
 
 
@@ -108,9 +120,10 @@ def source() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
 
 
-def test_a_worker_dies_with_its_parent() -> None:
-    reader, writer = os.pipe()  # both hold its writing end as stderr: it ends when both have ended
-    command = [sys.executable, "-c", _PARENT, _CHILD]
+@pytest.mark.parametrize("program", [_CHILD, _CHILD_WITH_COMPILERS], ids=["alone", "with compilers"])
+def test_a_worker_dies_with_its_parent_and_so_does_all_that_it_started(program: str) -> None:
+    reader, writer = os.pipe()  # all hold its writing end as stderr: it ends when all have ended
+    command = [sys.executable, "-c", _PARENT, program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer, env=source()) as parent:
         os.close(writer)
         assert parent.stdout is not None
@@ -118,10 +131,25 @@ def test_a_worker_dies_with_its_parent() -> None:
         assert parent.wait(timeout=60) == -signal.SIGKILL
         ended, _, _ = select.select([reader], [], [], 30)
     if not ended:
-        os.kill(child, signal.SIGKILL)
+        os.killpg(child, signal.SIGKILL)
     assert ended
     assert os.read(reader, 1) == b""
     os.close(reader)
+
+
+def test_a_worker_that_ends_leaves_no_process_behind() -> None:
+    program = """
+import os, subprocess, sys
+from precast.aot.worker import end_with_compilers
+with end_with_compilers():
+    subprocess.run(["true"], check=True)
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("none")
+"""
+    out = subprocess.run([sys.executable, "-c", program], env=source(), capture_output=True, check=False)
+    assert (out.returncode, out.stdout) == (0, b"none\n")
 
 
 def test_a_worker_whose_parent_has_ended_ends_at_once() -> None:

@@ -77,7 +77,8 @@ def test_a_full_disk_is_named_with_the_bytes_needed(tmp_path: Path, monkeypatch:
         write_atomic(tmp_path / "file", bytes(1234))
     assert "1234 bytes" in caught.value.what
     mount = next(str(place) for place in (tmp_path, *tmp_path.parents) if os.path.ismount(place))
-    assert f"file system at {mount} has" in caught.value.why
+    assert f"file system at {mount} (" in caught.value.why
+    assert "bytes free" in caught.value.why
 
 
 def test_another_refusal_names_the_file_and_the_reason(tmp_path: Path) -> None:

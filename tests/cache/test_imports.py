@@ -10,7 +10,7 @@ import pytest
 import precast.cache
 
 MODULES = sorted(f"precast.cache.{module.name}" for module in pkgutil.iter_modules(precast.cache.__path__))
-HEAVY = ("torch", "numpy", "zstandard", "filelock", "safetensors")
+HEAVY = ("torch", "numpy", "zstandard", "filelock", "safetensors", "cryptography")
 
 
 def modules_after(program: str) -> set[str]:

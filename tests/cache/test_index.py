@@ -1,5 +1,6 @@
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.cache.support import (
     request_factors,
 )
 
-from precast.cache.canonical import Json
+from precast.cache.canonical import Json, sha256
 from precast.cache.diff import Side, diff_sides
 from precast.cache.factors import Factor, entry_key
 from precast.cache.index import SummaryRow, nearest, summaries
@@ -34,6 +35,19 @@ from precast.cache.tags import set_tag
 
 def index(store: Store, name: str = "summary") -> Path:
     return store.layout.stats / f"index-{name}.json"
+
+
+@pytest.fixture
+def key(key: str, store: Store) -> str:
+    """The key of an entry that is old enough for an index."""
+    settle(store)
+    return key
+
+
+def settle(store: Store) -> None:
+    """Make every manifest older than the clock of a file system is coarse."""
+    for path in store.layout.entries.glob("*/manifest.json"):
+        os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))
 
 
 def publish_with(store: Store, *factors: Factor, model: str = "tiny") -> str:
@@ -62,6 +76,7 @@ def test_a_row_says_what_a_listing_shows(store: Store, clock: Clock) -> None:
         reference="shop.model:tiny",
         target={"device": "cpu", "isa": "x86-64-v3"},
         torch="2.13.0",
+        precast="0.1.0",
         kinds=("aoti",),
         pieces=2,
         payloads=2,
@@ -152,9 +167,39 @@ def test_an_index_of_another_shape_is_made_anew(store: Store, key: str, shape: s
     signature = json.dumps([status.st_size, status.st_mtime_ns, status.st_ino])
     for name in ("summary", "factors"):
         filled = shape.replace("KEY", key).replace("SIG", signature)
-        index(store, name).write_text(f'{{"schema":"precast.index-{name}/2","rows":{filled}}}')
+        body = f'{{"schema":"precast.index-{name}/3","rows":{filled}}}'
+        index(store, name).write_text(f'{{"digest":"{sha256(body.encode())}",{body[1:]}')
     assert (summaries(store), nearest(store, FACTORS)) == (rows, near)
     assert (summaries(store), nearest(store, FACTORS)) == (rows, near)
+
+
+@pytest.mark.parametrize("name", ["summary", "factors"])
+def test_an_index_with_one_wrong_byte_is_made_anew(store: Store, key: str, name: str) -> None:
+    rows, near = summaries(store), nearest(store, FACTORS)
+    whole = index(store, name).read_bytes()
+    for number, byte in enumerate(whole):
+        if chr(byte).isdigit():
+            # Still JSON of the right shape, so that nothing but the digest tells.
+            index(store, name).write_bytes(whole[:number] + bytes([byte ^ 1]) + whole[number + 1 :])
+            assert (summaries(store), nearest(store, FACTORS)) == (rows, near), number
+
+
+def test_a_manifest_that_is_too_young_for_its_time_to_tell_is_read_again(store: Store, key: str) -> None:
+    now = time.time_ns()
+    os.utime(store.layout.manifest(key), ns=(now, now))
+    summaries(store)
+    damage(store.layout.manifest(key), flip(500))
+    os.utime(store.layout.manifest(key), ns=(now, now))
+    assert states(store) == [(key, "damaged")]
+
+
+def test_an_index_is_written_only_where_that_is_worth_it(store: Store, key: str) -> None:
+    summaries(store, worth=2)
+    assert not index(store).exists()
+    publish_numbered(store, 1)
+    settle(store)
+    summaries(store, worth=2)
+    assert index(store).exists()
 
 
 def test_a_read_only_store_and_an_empty_one_are_not_written(store: Store, key: str, tmp_path: Path) -> None:
@@ -287,9 +332,21 @@ def test_ranking_and_diff_agree_on_which_factors_differ(
     }
 
 
+def test_entries_that_are_gone_leave_the_index(store: Store) -> None:
+    keys = [publish_numbered(store, number) for number in range(3)]
+    settle(store)
+    summaries(store)
+    assert json.loads(index(store).read_text())["rows"].keys() == set(keys)
+    store.quarantine(keys[0], "test")
+    summaries(store)
+    kept = json.loads(index(store).read_text())
+    assert kept["rows"].keys() == kept["stamps"].keys() == set(keys[1:])
+
+
 def test_facts_of_entries_that_are_gone_leave_the_index(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("precast.cache.index._SPARE_FACTS", 0)
     keys = [publish_with(store, Factor("env", f"TRITON_{number}", "1")) for number in range(20)]
+    settle(store)
     nearest(store, FACTORS)
     full = len(json.loads(index(store, "factors").read_text())["facts"])
     for key in keys[1:]:

@@ -13,7 +13,7 @@ from precast.cache.canonical import Json
 from precast.cache.environment import variable_factor
 from precast.cache.factors import Factor, entry_key
 from precast.cache.lookup import Lookup, MissReason, Request, lookup
-from precast.cache.manifest import SCHEMA
+from precast.cache.manifest import SCHEMA, Manifest
 from precast.cache.requests import remember
 from precast.cache.sources import distribution_content, hash_source
 from precast.cache.store import Store
@@ -220,3 +220,16 @@ def test_the_order_of_a_request_does_not_matter(factors: list[Factor]) -> None:
 
 def test_a_request_is_never_taken_for_a_key() -> None:
     assert Request(FACTORS).digest != entry_key(FACTORS)
+
+
+def test_an_entry_that_does_not_fit_the_node_is_passed_over(shop: Shop) -> None:
+    reason = MissReason("target_mismatch", shop.key, "glibc", "2.38", "2.31")
+    asked: list[str] = []
+
+    def unfit(entry: Manifest) -> tuple[MissReason, ...]:
+        asked.append(entry.key)
+        return (reason,)
+
+    found = lookup(shop.store, shop.request, [str(shop.folder)], shop.environ, unfit)
+    assert (found.hit, found.reasons, asked) == (None, (reason,), [shop.key])
+    assert lookup(shop.store, shop.request, [str(shop.folder)], shop.environ, lambda _: ()).hit is not None

@@ -109,9 +109,26 @@ def test_seconds_are_kept_as_whole_milliseconds() -> None:
 
 def test_a_field_of_a_later_version_is_left_out_and_yet_protected() -> None:
     data = tampered(colour="green")
-    assert Manifest.from_json(data) == replace(make_manifest(), digest=json.loads(data)["digest"])
+    sealed = json.loads(data)["digest"]
+    assert Manifest.from_json(data) == replace(make_manifest(), digest=sealed, content_digest=sealed)
     with pytest.raises(CorruptError, match="digest does not fit"):
         Manifest.from_json(data.replace(b"green", b"grey!"))
+
+
+@given(manifests)
+def test_the_content_digest_is_the_digest_of_the_manifest_in_a_mega_file(manifest: Manifest) -> None:
+    inside = Manifest.from_json(replace(manifest, mega=None).to_json())
+    for outside in (manifest.sealed(), Manifest.from_json(manifest.to_json())):
+        assert outside.content_digest == inside.digest == inside.content_digest
+        assert (outside.digest == inside.digest) == (manifest.mega is None)
+
+
+def test_the_content_digest_covers_fields_of_a_later_version() -> None:
+    assert Manifest.from_json(tampered(colour="green")).content_digest != make_manifest().sealed().content_digest
+
+
+def test_a_draft_has_no_content_digest() -> None:
+    assert make_manifest().content_digest == ""
 
 
 def test_every_problem_is_named_in_one_error() -> None:

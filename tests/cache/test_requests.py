@@ -54,6 +54,41 @@ def test_the_hint_of_a_key_is_found_without_its_request(store: Store) -> None:
     assert remembered_hint(store, KEYS[2]) == {}
 
 
+def test_a_folder_is_kept_relative_to_the_root_and_found_from_where_the_root_is(store: Store, tmp_path: Path) -> None:
+    remember(store, REQUEST, KEYS[0], {"folder": str(tmp_path / "models" / "x"), "reference": "x"})
+    file = store.layout.requests / f"{REQUEST}.json"
+    assert str(tmp_path).encode() not in file.read_bytes()
+    assert remembered_hint(store, KEYS[0]) == {"folder": str(tmp_path / "models" / "x"), "reference": "x"}
+
+    moved = tmp_path / "elsewhere" / "deeper" / "root"
+    moved.parent.mkdir(parents=True)
+    store.root.rename(moved)
+    there = str(tmp_path / "elsewhere" / "deeper" / "models" / "x")
+    assert remembered_hint(Store(moved), KEYS[0])["folder"] == there
+    remember(Store(moved), REQUEST, KEYS[1], {})
+    assert remembered_hint(Store(moved), KEYS[0])["folder"] == there
+
+
+def test_a_root_behind_a_link_leads_to_the_same_folder(store: Store, tmp_path: Path) -> None:
+    store.root.mkdir()
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    link = tmp_path / "far" / "away" / "link"
+    link.symlink_to(store.root)
+    folder = str(tmp_path / "models" / "x")
+    remember(Store(link), REQUEST, KEYS[0], {"folder": folder})
+    assert remembered_hint(store, KEYS[0]) == remembered_hint(Store(link), KEYS[0]) == {"folder": folder}
+
+
+def test_a_folder_that_is_nowhere_near_the_root_keeps_its_name(store: Store, tmp_path: Path) -> None:
+    top = Path(*tmp_path.parts[:2])  # such as /tmp
+    for number, folder in enumerate(("/models-of-nobody/x", str(top / "models-of-nobody"))):
+        remember(store, REQUEST, KEYS[number], {"folder": folder})
+    moved = tmp_path / "elsewhere"
+    store.root.rename(moved)
+    assert remembered_hint(Store(moved), KEYS[0]) == {"folder": "/models-of-nobody/x"}
+    assert remembered_hint(Store(moved), KEYS[1]) == {"folder": str(top / "models-of-nobody")}
+
+
 def test_a_read_only_store_remembers_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, read_only=True)
     with pytest.raises(StoreAccessError):

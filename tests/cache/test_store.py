@@ -23,6 +23,7 @@ from tests.cache.support import (
 )
 
 from precast.cache.canonical import sha256
+from precast.cache.entries import EntryStore
 from precast.cache.locks import dead_claims, live_claims
 from precast.cache.manifest import Manifest, MegaRecord
 from precast.cache.store import Store
@@ -161,8 +162,13 @@ def test_what_a_killed_publisher_left_in_staging_goes_with_the_next_publication(
     (leftover / "model.mega").write_bytes(b"half")
     other = store.layout.staging / f"{'ab' * 32}-{'0' * 16}"
     other.mkdir()
+    living = Store(store.root)
+    living.put_object(b"still writing")
     publish(store, make_manifest(), PAYLOADS)
-    assert list(store.layout.staging.iterdir()) == [other]
+    assert set(store.layout.staging.iterdir()) == {leftover, other}  # they may be the living writer's
+    living.close()
+    publish_numbered(store, 1)
+    assert list(store.layout.staging.iterdir()) == []
 
 
 def _die_while_writing(root: Path) -> None:
@@ -466,3 +472,95 @@ def test_an_entry_that_cannot_be_moved_aside_says_so(store: Store, key: str, mon
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(StoreAccessError, match="Read-only file system"):
         store.quarantine(key, "test")
+
+
+@pytest.mark.parametrize("what", ["objects", "entries"])
+def test_a_disk_that_fails_to_sync_publishes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """An error means no entry, also where the last step of all failed."""
+    real = os.fsync
+
+    def failing(descriptor: int) -> None:
+        folder = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if folder.endswith("/entries") if what == "entries" else "/objects/" in folder:
+            raise OSError(errno.EIO, "Input/output error")
+        real(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing)
+        with pytest.raises(StoreAccessError, match="Input/output error"):
+            publish(store, make_manifest(), PAYLOADS)
+    assert list(store.entries()) == []
+    assert list(store.layout.staging.iterdir()) == []
+    assert store.check(publish(store, make_manifest(), PAYLOADS)) == ()
+
+
+def test_clean_up_that_fails_fails_no_publication(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreAccessError("It cannot be tidied", "Device or resource busy")
+
+    monkeypatch.setattr(Store, "_tidy", refuse)
+    assert store.check(publish(store, make_manifest(), PAYLOADS)) == ()
+
+
+def test_an_entry_that_goes_while_it_is_checked_is_absent_and_not_damaged(
+    store: Store, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`prune` renames the folder away first and takes the objects afterwards."""
+    read = EntryStore.manifest
+
+    def pruned_afterwards(entries: EntryStore, wanted: str) -> Manifest:
+        found = read(entries, wanted)
+        store.layout.entry(wanted).rename(store.layout.staging / "gone")
+        for raw in PAYLOADS:
+            store.layout.object(sha256(raw)).unlink()
+        return found
+
+    monkeypatch.setattr(EntryStore, "manifest", pruned_afterwards)
+    with pytest.raises(NoEntryError):
+        store.check(key)
+
+
+def test_a_claim_to_write_lasts_as_long_as_its_block_and_no_shorter_than_an_outer_one(store: Store) -> None:
+    def writers() -> int:
+        return sum(claim.subject == "writer" for claim in live_claims(store.layout.locks))
+
+    with store.writing():
+        with store.writing():
+            assert writers() == 1
+        assert writers() == 1
+    assert writers() == 0
+
+
+def test_a_store_that_does_not_exist_and_one_that_is_read_only_are_not_tidied(store: Store, key: str) -> None:
+    Store(store.root / "absent").tidy()
+    assert not (store.root / "absent").exists()
+    (store.layout.staging / f".file-{'0' * 16}.tmp").touch()
+    Store(store.root, read_only=True).tidy()
+    assert len(list(store.layout.staging.iterdir())) == 1
+    store.tidy()
+    assert list(store.layout.staging.iterdir()) == []
+
+
+def test_nothing_of_a_writer_is_tidied_away(store: Store, key: str) -> None:
+    unfinished = store.layout.staging / f"{'ab' * 32}-{'0' * 16}"
+    with Store(store.root).writing():
+        unfinished.mkdir()
+        store.tidy()
+        assert unfinished.is_dir()
+    store.tidy()
+    assert not unfinished.exists()
+
+
+def test_large_entries_are_checked_in_threads_with_the_same_answer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raws = tuple(os.urandom(2**20) + bytes([number]) for number in range(5))
+    draft = make_manifest(raws, {})
+    key = publish(store, draft, raws)
+    assert store.check(key) == ()
+    damage(store.layout.object(sha256(raws[1])), flip(500))
+    damage(store.layout.mega(key), flip(999))
+    in_threads = store.check(key)
+    monkeypatch.setattr("precast.cache.checks._LARGE_BYTES", 2**40)
+    assert [item.member for item in in_threads] == ["model.mega", f"object {sha256(raws[1])}"]
+    assert store.check(key) == in_threads

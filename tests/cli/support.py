@@ -19,6 +19,7 @@ from precast.cache.manifest import (
     SourcesRecord,
 )
 from precast.cache.mega import write_mega
+from precast.cache.repair import Mended
 from precast.cache.store import Store
 from precast.cache.tags import set_tag
 from precast.cli.documents import document
@@ -80,6 +81,11 @@ class FakeResult:
     seconds: float = 19.9
     saved_seconds: float = 0.0
     next_command: str = "precast verify 7f3c91d2a604"
+    remote: str = ""
+    pulled_bytes: int = 0
+    pushed_bytes: int = 0
+    signed_by: tuple[str, ...] = ()
+    repaired: tuple[Mended, ...] = ()
 
 
 class FakeLibrary:

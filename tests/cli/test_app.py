@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_written_is_named(
     ("words", "pieces"),
     [
         (["--help"], ["PRECAST_CACHE_DIR", "precompile", "verify", "inspect", "prune", "config", "schema"]),
-        (["verify", "--help"], ["PRECAST_CACHE_DIR", "PRECAST_LOG", "KEY|MODEL|FILE.mega", "--no-strict"]),
+        (["verify", "--help"], ["PRECAST_CACHE_DIR", "PRECAST_LOG", "KEY|TAG|MODEL|FILE.mega", "--no-strict"]),
         (["inspect", "ls", "--help"], ["KEY:DIR", "EXPR", "--long"]),
     ],
 )

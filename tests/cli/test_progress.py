@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from precast.aot.progress import Progress
+from precast.aot.progress import Progress, Silent
 from precast.cli.events import EventLog
 from precast.cli.options import ProgressChoice
 from precast.cli.progress import SILENCE_SECONDS, Bars, Fanout, PlainLines, shown_progress
@@ -22,6 +22,10 @@ class _Clock:
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def _nobody(code: str, message: str, hint: str) -> None:
+    raise AssertionError(f"nothing was to be warned of, but {code}: {message}")
 
 
 def _work(progress: Progress) -> None:
@@ -107,7 +111,7 @@ def test_a_fanout_tells_all_in_the_same_words() -> None:
 def test_a_terminal_gets_bars() -> None:
     stream, said = _Terminal(), []  # type: ignore[var-annotated]
     with shown_progress(
-        ProgressChoice.AUTO, stream, said.append, color=False, environ={"TERM": "xterm"}, events=None
+        ProgressChoice.AUTO, stream, said.append, color=False, environ={"TERM": "xterm"}, events=None, warn=_nobody
     ) as progress:
         _work(progress)
     assert "2/2" in stream.getvalue()
@@ -128,7 +132,9 @@ def test_elsewhere_there_are_lines_or_nothing(
     choice: ProgressChoice, stream: io.StringIO, term: str, lines: int
 ) -> None:
     said: list[str] = []
-    with shown_progress(choice, stream, said.append, color=False, environ={"TERM": term}, events=None) as progress:
+    with shown_progress(
+        choice, stream, said.append, color=False, environ={"TERM": term}, events=None, warn=_nobody
+    ) as progress:
         _work(progress)
     assert len(said) == lines
     assert stream.getvalue() == ""
@@ -138,11 +144,58 @@ def test_events_are_written_whatever_is_shown() -> None:
     said: list[str] = []
     file = io.StringIO()
     with shown_progress(
-        ProgressChoice.NONE, io.StringIO(), said.append, color=False, environ={}, events=file
+        ProgressChoice.NONE, io.StringIO(), said.append, color=False, environ={}, events=file, warn=_nobody
     ) as progress:
         _work(progress)
     assert len(file.getvalue().splitlines()) == 5
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "stream"), [(ProgressChoice.NONE, io.StringIO()), (ProgressChoice.AUTO, _Terminal())]
+)
+def test_a_warning_is_told_once_when_the_display_is_gone_and_written_as_an_event_at_once(
+    choice: ProgressChoice, stream: io.StringIO
+) -> None:
+    told: list[tuple[str, str, str]] = []
+    file = io.StringIO()
+
+    def warn(code: str, message: str, hint: str) -> None:
+        told.append((code, message, hint))
+
+    with shown_progress(
+        choice, stream, lambda _: None, color=False, environ={"TERM": "xterm"}, events=file, warn=warn
+    ) as progress:
+        progress.warning("remote.unreachable", "no answer", "try again")
+        assert [json.loads(line)["event"] for line in file.getvalue().splitlines()] == ["warning"]
+        assert told == []
+    assert told == [("remote.unreachable", "no answer", "try again")]
+
+
+def test_a_warning_is_told_although_the_work_fails() -> None:
+    told: list[str] = []
+
+    def work() -> None:
+        with shown_progress(
+            ProgressChoice.NONE,
+            io.StringIO(),
+            told.append,
+            color=False,
+            environ={},
+            events=None,
+            warn=lambda code, *_: told.append(code),
+        ) as progress:
+            progress.warning("remote.corrupt", "damaged")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert told == ["remote.corrupt"]
+
+
+def test_a_warning_that_nobody_watches_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    Silent().warning("remote.unreachable", "no answer")
+    assert caplog.messages == ["remote.unreachable: no answer"]
 
 
 def test_a_bar_of_unknown_length_ends_full() -> None:

@@ -73,6 +73,14 @@ def test_an_explanation_imports_nothing_heavy(root: Path, own_place: Path) -> No
     assert ran.stderr.endswith("heavy=[]")
 
 
+def test_a_gpu_is_looked_for_without_anything_heavy() -> None:
+    environ = {**_environ(), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", _PROBE, "precompile", "--describe-target"]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 9, ran.stderr
+    assert ran.stderr.endswith("heavy=[]")
+
+
 @pytest.mark.parametrize("more", [{}, {"GITHUB_ACTIONS": "true"}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}])
 @pytest.mark.parametrize(
     "argv", [["--help"], ["precompile", "--help"], ["precompile", "--bogus"], ["bogus"], ["inspect", "ls"], ["config"]]

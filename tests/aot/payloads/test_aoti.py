@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import json
 import os
 import shutil
 import sysconfig
@@ -13,11 +14,15 @@ import pytest
 import torch
 from tests.conftest import REPOSITORY, TinyEntry
 
+from precast.aot.elf import SharedObject
+from precast.aot.libraries import highest, needed_versions
 from precast.aot.payloads import aoti
 from precast.aot.payloads.aoti import AotiPayload
 from precast.aot.payloads.base import BuildJob
+from precast.aot.payloads.inductor import InductorPayload
 from precast.aot.target import Target
 from precast.aot.torch_seams.aoti import _unpacked_in_tmp, load_package
+from precast.cache.paths import absolute_paths
 from precast.cache.store import Store
 from precast.errors import CompileError
 from precast.splitter.plan import RunPiece, SplitPlan
@@ -77,10 +82,43 @@ def test_without_strip_the_error_says_what_to_install(tmp_path: Path, monkeypatc
     assert "binutils" in caught.value.hint
 
 
+def test_what_a_package_needs_of_the_system_is_read_off_its_libraries(tmp_path: Path) -> None:
+    package = repacked(tmp_path / "a")
+    assert AotiPayload().needs(package) == needed_versions([library()])
+    assert AotiPayload().needs(b"no package") == {}
+
+
+def test_a_library_that_needs_what_no_stamp_can_say_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs(libraries: Any) -> dict[str, str]:
+        raise ValueError("it needs GLIBC_PRIVATE")
+
+    monkeypatch.setattr(aoti, "needed_versions", needs)
+    with pytest.raises(CompileError, match="moved") as caught:
+        AotiPayload().needs(repacked(tmp_path / "a"))
+    assert "GLIBC_PRIVATE" in caught.value.why
+
+
+def test_a_search_path_that_the_compiler_adds_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+
+    def clean(data: bytes) -> bytes:
+        seen.append(data)
+        return b"clean"
+
+    monkeypatch.setattr(aoti, "without_search_path", clean)
+    package = zipfile.ZipFile(io.BytesIO(repacked(tmp_path / "a")))
+    assert [package.read(n) for n in package.namelist() if n.endswith(".so")] == [b"clean"]
+    assert [data[:4] for data in seen] == [b"\x7fELF"]
+
+
 def test_the_vector_width_is_the_target_s_and_not_the_machine_s() -> None:
-    widths = [AotiPayload().options(t)["cpp.simdlen"] for t in (V3, V4)]
-    assert widths == [256, 512]
+    for kind in (AotiPayload(), InductorPayload()):
+        assert [kind.options(t)["cpp.simdlen"] for t in (V3, V4, Target("cpu", "aarch64"))] == [256, 512, 128]
     assert AotiPayload().options(V3)["cpp.dynamic_threads"] is True
+
+
+def test_generated_files_are_not_named_by_a_digest_of_folders() -> None:
+    assert AotiPayload().options(V3)["aot_inductor.model_name_for_generated_files"] == "piece"
 
 
 def test_nothing_is_timed_while_building() -> None:
@@ -91,19 +129,19 @@ def test_nothing_is_timed_while_building() -> None:
     assert "cpp.simdlen" not in AotiPayload().options(Target("cuda", "sm_90"))
 
 
-@pytest.mark.parametrize(("target", "march"), [(V3, "x86-64-v3"), (Target("cpu", "aarch64"), None)])
+@pytest.mark.parametrize(("target", "isa"), [(V3, "x86-64-v3"), (Target("cpu", "aarch64"), "aarch64")])
 def test_a_build_is_for_the_target_with_the_user_s_options_last(
-    target: Target, march: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
 
-    def build(program: Any, path: Path, options: Any, arch: str | None) -> None:
-        seen.append((program, options["cpp.simdlen"], arch))
+    def build(program: Any, path: Path, options: Any, built_for: str) -> None:
+        seen.append((program, options["cpp.simdlen"], built_for))
         raw_package(path, "raw")
 
     monkeypatch.setattr("precast.aot.torch_seams.aoti.build_package", build)
     assert AotiPayload().build(BuildJob("program", target, {"cpp.simdlen": 1}, tmp_path))
-    assert seen == [("program", 1, march)]
+    assert seen == [("program", 1, isa)]
 
 
 def test_a_loaded_package_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +223,34 @@ def test_no_real_payload_holds_a_path_of_this_machine(tiny_entry: TinyEntry) -> 
     places = [str(Path.home()), str(REPOSITORY), "/tmp/", str(tiny_entry.root), sysconfig.get_paths()["purelib"]]
     for record in store.manifest(tiny_entry.key).payloads:
         data = store.read_object(record.object, record.bytes)
+        assert absolute_paths(data) == ()
         with zipfile.ZipFile(io.BytesIO(data)) as package:
             for member in package.infolist():
                 found = [p for p in places if p.encode() in package.read(member)]
                 assert not found, f"{record.name} {member.filename}"
                 assert member.date_time == (1980, 1, 1, 0, 0, 0)
+                if member.filename.endswith(".so"):
+                    assert SharedObject.parse(package.read(member)).search_path == ()
+
+
+@pytest.mark.compiles
+def test_a_real_entry_is_stamped_with_what_its_libraries_need(tiny_entry: TinyEntry) -> None:
+    store = Store(tiny_entry.root, read_only=True)
+    manifest = store.manifest(tiny_entry.key)
+    needs = [AotiPayload().needs(store.read_object(r.object, r.bytes)) for r in manifest.payloads]
+    stamps = manifest.stamps["aoti"]
+    assert {"glibc", "glibcxx", "cxxabi"} <= set(stamps)
+    for field in {field for found in needs for field in found}:
+        assert stamps[field] == highest(*(found[field] for found in needs if field in found))
+    assert "python" not in stamps
+
+
+@pytest.mark.compiles
+def test_a_real_entry_was_built_for_its_target_alone(tiny_entry: TinyEntry) -> None:
+    store = Store(tiny_entry.root, read_only=True)
+    manifest = store.manifest(tiny_entry.key)
+    vectors = {"x86-64-v3": "AVX2", "x86-64-v4": "AVX512"}
+    for record in manifest.payloads:
+        with zipfile.ZipFile(io.BytesIO(store.read_object(record.object, record.bytes))) as package:
+            told = [json.loads(package.read(n)) for n in package.namelist() if n.endswith("_metadata.json")]
+        assert {meta["AOTI_CPU_ISA"] for meta in told} == {vectors[str(manifest.target["arch"])]}

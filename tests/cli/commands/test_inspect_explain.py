@@ -244,3 +244,16 @@ def test_a_job_is_told_of_a_hit(
 def test_the_stand_in_takes_what_the_real_one_takes() -> None:
     real = pytest.importorskip("precast.aot.live", reason="the live side is not there yet")
     inspect.signature(real.live_side).bind("reference", {}, "settings", target=None, store="store")
+
+
+def test_an_entry_that_needs_newer_libraries_is_named_with_both_versions(run: Run, live: Live, root: Path) -> None:
+    key = put_entry(root)
+    reason = MissReason("target_mismatch", key, "glibc", "2.38", "2.31")
+    live(found=Lookup(None, (reason,)))
+    ran = run("inspect", "explain", "m.py:build", "--json")
+    told = ran.json()["data"]["reasons"]
+    assert (ran.code, ran.json()["data"]["status"]) == (3, "miss")
+    assert [(r["code"], r["entry"], r["factor"], r["a"], r["b"]) for r in told] == [
+        ("target_mismatch", key, "glibc", "2.38", "2.31")
+    ]
+    assert "target_mismatch" in run("inspect", "explain", "m.py:build").out

@@ -1,5 +1,6 @@
 """`precast inspect ls` lists, filters and sorts."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -103,6 +104,8 @@ def test_tags_are_listed_and_filtered(run: Run, root: Path) -> None:
 
 def test_listing_takes_what_is_not_changed_from_the_index(run: Run, root: Path) -> None:
     keys = sorted([put_entry(root), put_entry(root, {"config/model.layers": 8})])
+    for key in keys:
+        os.utime(CacheRoot(root).manifest(key), ns=(0, 0))
     assert run("inspect", "ls", "-q").out.split() == keys
     assert (CacheRoot(root).stats / "index-summary.json").is_file()
     shutil.rmtree(CacheRoot(root).entry(keys[0]))

@@ -23,9 +23,10 @@ def key(root: Path) -> str:
 def test_people_read_a_summary(run: Run, key: str) -> None:
     lines = run("inspect", key[:8]).out.splitlines()
     labels = [line.split()[0] for line in lines if not line.startswith(" ")]
-    assert labels == ["entry", "model", "target", "stamp", "factors", "lowered", "pieces", "mega", "built"]
+    wanted = ["entry", "content", "model", "target", "stamp", "factors", "lowered", "pieces", "mega", "paths", "built"]
+    assert labels == wanted
     assert lines[0] == f"entry      {key}  state ok"
-    assert lines[1] == "model      tiny  shop.tiny:build  weights not part of the key"
+    assert lines[2] == "model      tiny  shop.tiny:build  weights not part of the key"
     assert "factors    env 1 · config 1 · code 1" in lines
     assert "lowered    cudagraph_mode  FULL_AND_PIECEWISE → NONE  a CPU has no CUDA graphs" in lines
 
@@ -168,3 +169,32 @@ def test_no_line_of_the_code_is_a_command_to_a_job(run: Run, root: Path) -> None
     store.publish(manifest)
     assert outside_fences(run("inspect", "show", manifest.key, "--code", "--github", "on").out) == []
     assert run("inspect", "show", manifest.key, "--code").out == f"{manifest.code}\n"
+
+
+def test_an_entry_without_absolute_paths_says_so(run: Run, key: str) -> None:
+    assert run("inspect", "show", key, "--json").json()["data"]["absolute_paths"] == []
+    assert "paths      absolute paths  none" in run("inspect", "show", key).out.splitlines()
+
+
+def test_an_absolute_path_is_told_with_its_member(run: Run, root: Path) -> None:
+    key = publish(root, "tiny", (b"one", b'"/opt/build/x.cpp"'))
+    manifest = Store(root).manifest(key)
+    (held,) = [payload.object for payload in manifest.payloads if Store(root).read_object(payload.object) != b"one"]
+    data = run("inspect", "show", key, "--json").json()["data"]
+    assert data["absolute_paths"] == [{"member": f"object {held}", "path": "/opt/build/x.cpp"}]
+    told = f"paths      absolute paths  /opt/build/x.cpp in object {held[:12]}"
+    assert told in run("inspect", "show", key).out.splitlines()
+
+
+def test_what_cannot_be_searched_is_not_called_clean(run: Run, root: Path, key: str) -> None:
+    Store(root).layout.object(Store(root).manifest(key).payloads[0].object).unlink()
+    assert run("inspect", "show", key, "--json").json()["data"]["absolute_paths"] is None
+    assert "absolute paths  not searched: " in run("inspect", "show", key).out
+    manifest = str(CacheRoot(root).manifest(key))
+    assert run("inspect", "show", manifest, "--json").json()["data"]["absolute_paths"] is None
+
+
+def test_a_mega_file_is_searched_too(run: Run, root: Path) -> None:
+    key = publish(root, "tiny", (b"/opt/build/x.cpp",))
+    data = run("inspect", "show", str(CacheRoot(root).mega(key)), "--json").json()["data"]
+    assert [held["path"] for held in data["absolute_paths"]] == ["/opt/build/x.cpp"]

@@ -33,7 +33,7 @@ def counted(root: Path) -> Path:
 
 
 def test_people_read_hits_misses_by_reason_and_seconds(run: Run, counted: Path) -> None:
-    assert run("inspect", "stats").out.splitlines() == [
+    assert run("inspect", "stats").out.splitlines()[2:] == [
         "counted    everything since the counters were zeroed",
         "hits       3",
         "misses     3",
@@ -42,6 +42,45 @@ def test_people_read_hits_misses_by_reason_and_seconds(run: Run, counted: Path) 
         "hit rate   50 %",
         "saved      23.5 s",
     ]
+
+
+def test_where_the_store_is_and_on_which_file_system_is_told(
+    run: Run, counted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"1 0 0:1 / / rw - overlay a rw\n2 1 0:2 / {counted} rw - nfs4 b rw\n")
+    monkeypatch.setattr("precast.cache.filesystem._MOUNTS", mounts)
+    assert run("inspect", "stats").out.splitlines()[:2] == [
+        f"root       {counted}  from PRECAST_CACHE_DIR",
+        "           on nfs4, shared over a network",
+    ]
+    for command in ("stats", "ls"):
+        data = run("inspect", command, "--json").json()["data"]
+        assert (data["root"], data["root_origin"]) == (str(counted), "environment")
+        assert data["filesystem"] == {"type": "nfs4", "network": True, "volatile": False}
+    other = run("inspect", "stats", "--cache-dir", str(tmp_path / "other")).out.splitlines()
+    assert other[:2] == [
+        f"root       {tmp_path / 'other'}  from --cache-dir",
+        "           on overlay, lost with the container or at a restart",
+    ]
+
+
+def test_a_store_that_others_can_write_to_is_shown_as_such(run: Run, counted: Path) -> None:
+    assert run("inspect", "stats", "--json").json()["data"]["trusted"] is True
+    counted.chmod(0o777)
+    line = run("inspect", "stats").out.splitlines()[2]
+    assert "not trusted" in line
+    assert f"{counted} (owner " in line
+    assert "drwxrwxrwx 0777" in line
+    for command in ("stats", "ls"):
+        assert run("inspect", command, "--json").json()["data"]["trusted"] is False
+
+
+def test_zero_and_read_only_contradict_each_other(run: Run, counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("inspect", "stats", "--zero", "--read-only").code == 2
+    monkeypatch.setenv("PRECAST_READ_ONLY", "1")
+    assert run("inspect", "stats", "--zero").code == 2
+    assert run("inspect", "stats", "--json").json()["data"]["hits"] == 3
 
 
 def test_json_holds_the_counts_since_an_age(run: Run, counted: Path) -> None:

@@ -1,5 +1,6 @@
 """`precast precompile` hands on what was asked and words what came of it."""
 
+import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -7,9 +8,14 @@ from pathlib import Path
 import pytest
 from tests.cli.support import FakeLibrary, FakeResult, Ran, payload, publish
 
+from precast.aot import description
+from precast.aot.description import TargetDescription, described_target, known_targets
+from precast.cache.damage import Damage
+from precast.cache.options import RemoteOptions
+from precast.cache.repair import Mended
 from precast.cache.root import CacheRoot
 from precast.cli.terminal import DASH, TIMES
-from precast.errors import ExitCode
+from precast.errors import ExitCode, NoGpuError
 
 Run = Callable[..., Ran]
 Library = Callable[[str, object], FakeLibrary]
@@ -100,6 +106,22 @@ def test_an_entry_that_is_there_is_up_to_date(run: Run, library: Library, compil
     )
 
 
+def test_a_repaired_entry_says_what_was_mended_and_where_the_bad_copy_is(
+    run: Run, library: Library, compiled: FakeResult, root: Path
+) -> None:
+    damage = Damage("model.mega", str(root / "v1/entries/k/model.mega"), "it is cut short", "truncated")
+    mended = Mended(damage, root / "v1/quarantine/k-0/model.mega")
+    library("precompile", replace(compiled, status="repaired", seconds=0.4, saved_seconds=19.9, repaired=(mended,)))
+    assert run("precompile", "m.py:f").out.splitlines() == [
+        "repaired    7f3c91d2a604  tiny-decoder · saves about 19.9 s   (0.4 s)",
+        "mended     model.mega: it is cut short",
+        f"bad copy   {mended.kept}",
+        "next       precast verify 7f3c91d2a604",
+    ]
+    data = run("precompile", "m.py:f", "--json").json()["data"]
+    assert data["repaired"] == [{**damage.json(), "kept": str(mended.kept)}]
+
+
 @pytest.mark.parametrize(
     ("flag", "status", "code"),
     [
@@ -185,3 +207,111 @@ def test_the_stand_in_has_the_fields_of_the_real_result() -> None:
     from precast.aot.precompile import PrecompileResult
 
     assert {f.name for f in fields(FakeResult)} == {f.name for f in fields(PrecompileResult)}
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> TargetDescription:
+    """The GPU that the driver of this machine shows."""
+    here = replace(described_target("l4"), name="NVIDIA L4, 3rd rack")
+    monkeypatch.setattr(description, "describe_device", lambda: here)
+    return here
+
+
+def test_the_gpu_here_is_described_as_a_file_for_target(run: Run, gpu: TargetDescription, own_place: Path) -> None:
+    ran = run("precompile", "--describe-target")
+    assert (ran.code, ran.err) == (0, "")
+    (own_place / "node.json").write_text(ran.out)
+    assert described_target("node.json") == gpu
+    assert run("precompile", "--describe-target", "-q").out == "sm_89\n"
+
+
+def test_a_description_as_json_has_a_schema_of_its_own(run: Run, gpu: TargetDescription) -> None:
+    answer = run("precompile", "--describe-target", "--json").json()
+    assert (answer["schema"], answer["data"]) == ("precast.precompile.target/1", gpu.to_json())
+    assert run("schema", "precompile", "target", "--json").code == 0
+
+
+def test_without_a_gpu_there_is_nothing_to_describe(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise NoGpuError("no GPU can be described here", "no driver")
+
+    monkeypatch.setattr(description, "describe_device", absent)
+    ran = run("precompile", "--describe-target")
+    assert (ran.code, ran.out) == (ExitCode.NO_GPU, "")
+    assert run("precompile", "--describe-target", "--json").json()["errors"][0]["code"] == "device.no_gpu"
+
+
+def test_a_description_is_of_no_model(run: Run, library: Library, gpu: TargetDescription) -> None:
+    fake = library("precompile", None)
+    assert run("precompile", "m.py:f", "--describe-target").code == ExitCode.USAGE
+    assert fake.kwargs == {}
+
+
+def test_help_names_every_gpu_that_is_described(run: Run) -> None:
+    told = " ".join(run("precompile", "--help").out.split())
+    assert f"a GPU: {', '.join(known_targets())}, or FILE.json" in told
+
+
+def test_a_gpu_and_a_description_are_targets(run: Run, library: Library, compiled: FakeResult, own_place: Path) -> None:
+    fake = library("precompile", compiled)
+    (own_place / "node.json").write_text(json.dumps(described_target("l4").to_json()))
+    for name in ("h200", "node.json"):
+        assert run("precompile", "m.py:f", "--target", name).code == 0
+        assert (fake.settings.target, fake.settings.payload) == (name, "aoti")
+
+
+def test_a_gpu_that_nobody_described_gets_a_suggestion(run: Run, library: Library, compiled: FakeResult) -> None:
+    library("precompile", compiled)
+    ran = run("precompile", "m.py:f", "--target", "rtx-4090")
+    assert ran.code == ExitCode.USAGE
+    assert "did you mean `rtx4090`?" in ran.err
+
+
+def test_people_read_what_was_pulled_and_from_where(run: Run, library: Library, root: Path) -> None:
+    result = FakeResult("pulled", root, remote="s3://bucket/team", pulled_bytes=800_000, seconds=2.1)
+    library("precompile", replace(result, saved_seconds=19.9))
+    ran = run("precompile", "m.py:f", "--remote", "s3://bucket/team")
+    assert ran.out.splitlines() == [
+        "pulled      7f3c91d2a604  tiny-decoder · 800.0 kB from s3://bucket/team · saves about 19.9 s   (2.1 s)",
+        "next       precast verify 7f3c91d2a604",
+    ]
+    data = run("precompile", "m.py:f", "--json").json()["data"]
+    assert data["remote"] == {"url": "s3://bucket/team", "pulled_bytes": 800_000, "pushed_bytes": 0}
+
+
+def test_people_read_what_was_pushed(run: Run, library: Library, root: Path) -> None:
+    library("precompile", FakeResult("compiled", root, remote="s3://bucket/team", pushed_bytes=51_500))
+    assert "pushed     s3://bucket/team   51.5 kB" in run("precompile", "m.py:f").out.splitlines()
+
+
+def test_a_check_that_would_pull_is_a_hit(run: Run, library: Library, root: Path, tmp_path: Path) -> None:
+    library("precompile", FakeResult("pullable", root, remote="s3://bucket/team"))
+    ran = run("precompile", "m.py:f", "--check", "--output", str(tmp_path / "model.mega"))
+    assert (ran.code, ran.out.splitlines()) == (
+        0,
+        [
+            "key        7f3c91d2a604",
+            "dry run    tiny-decoder would be pulled from s3://bucket/team; nothing was changed",
+        ],
+    )
+    assert not (tmp_path / "model.mega").exists()
+
+
+def test_a_job_reads_what_moved(
+    run: Run, library: Library, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SUMMARY", "OUTPUT"):
+        monkeypatch.setenv(f"GITHUB_{'STEP_' if name == 'SUMMARY' else ''}{name}", str(tmp_path / name))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    library("precompile", FakeResult("pulled", root, remote="s3://bucket/team", pulled_bytes=800_000))
+    run("precompile", "m.py:f")
+    assert "| pulled | 800.0 kB from s3://bucket/team |" in (tmp_path / "SUMMARY").read_text().replace("\\", "")
+    assert "hit=true" in (tmp_path / "OUTPUT").read_text()
+
+
+def test_the_store_flags_name_the_remote(run: Run, library: Library, root: Path) -> None:
+    fake = library("precompile", FakeResult("up_to_date", root))
+    run("precompile", "m.py:f", "--remote", "s3://bucket/team", "--remote-read-only", "--remote-required")
+    assert fake.kwargs["options"].remote == RemoteOptions("s3://bucket/team", read_only=True, required=True)
+    run("precompile", "m.py:f", "--remote", "s3://bucket/team", "--offline")
+    assert fake.kwargs["options"].remote is None
