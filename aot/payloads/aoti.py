@@ -22,6 +22,9 @@ __all__ = ["AotiPayload"]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _KEPT = (".so", ".cubin", "_metadata.json")
 _OPENED_AT_RUN = ".cubin"
+# Named in full, for some compilers link their static one: a process then has two C++ libraries with one set of symbols,
+# and dies when it loads the package (seen as SIGSEGV on a GPU image, as std::bad_cast on a CPU).
+_CXX_LIBRARY = ":libstdc++.so.6"
 _SOURCES = (".cpp",)  # hold the build's paths and are not read, but torch 2.11 finds the metadata by their names
 _LEFT_OUT = b"// source left out\n"
 _VERSION_FILES = ("archive_format", "archive_version", "byteorder", "/version")
@@ -35,6 +38,7 @@ class AotiPayload:
     def options(self, target: Target) -> Mapping[str, Any]:
         """Return options under which equal inputs make equal code on every machine of the target."""
         common = {
+            "aot_inductor.custom_op_libs": [_CXX_LIBRARY],
             "aot_inductor.precompile_headers": False,
             "aot_inductor.model_name_for_generated_files": "piece",  # else a digest of folders names them
             **untimed_options(),

@@ -372,9 +372,9 @@ def test_a_full_disk_leaves_nothing_or_is_refused_at_once_and_older_entries_stay
     yard = small.yard(small_disk)
     assert small.server.run(*yard.precompile()).status == 0
     (old,) = yard.entries()
-    other = yard.precompile("--set", "attention_scale=0.5", "--json")
+    more = ("--set", "attention_scale=0.5", "--json")
     # There is room for a beginning, and not for what the compile makes.
-    ended = big.server.run(*other)
+    ended = big.server.run(*big.yard(small_disk).precompile(*more))
     assert ended.status == ExitCode.USAGE
     require_no_space(json.loads(ended.out), "There is no space for ", f"the file system at {small_disk} (tmpfs) has ")
     assert yard.entries() == [old]
@@ -384,7 +384,7 @@ def test_a_full_disk_leaves_nothing_or_is_refused_at_once_and_older_entries_stay
     with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
         while filler.write(bytes(65536)):
             pass
-    ended = small.server.run(*other)
+    ended = small.server.run(*yard.precompile(*more))
     assert ended.status == ExitCode.USAGE
     require_no_space(json.loads(ended.out), f"{4 * MIB} bytes", f"the file system at {small_disk} (tmpfs) has ")
     assert len(yard.compile.events("start")) == compiled, "it was refused too late"

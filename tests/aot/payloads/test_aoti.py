@@ -117,6 +117,29 @@ def test_the_vector_width_is_the_target_s_and_not_the_machine_s() -> None:
     assert AotiPayload().options(V3)["cpp.dynamic_threads"] is True
 
 
+@pytest.mark.compiles
+def test_a_compiler_that_links_its_library_statically_makes_packages_that_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a package has a C++ library of its own beside torch's, and its load fails or kills the process."""
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@" -static-libstdc++\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (str(compiler),))
+
+    class Product(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (torch.relu(x @ x.T).sum(-1),)
+
+    x = torch.randn(8, 16)
+    program = torch.export.export(Product(), (x,))
+    (tmp_path / "build").mkdir()
+    built = AotiPayload().build(BuildJob(program, V3, {}, tmp_path / "build"))
+    assert "glibcxx" in AotiPayload().needs(built)
+    torch.testing.assert_close(list(AotiPayload().load(built, tmp_path, "piece")([x.clone()])), list(Product()(x)))
+
+
 def test_generated_files_are_not_named_by_a_digest_of_folders() -> None:
     assert AotiPayload().options(V3)["aot_inductor.model_name_for_generated_files"] == "piece"
 
