@@ -7,6 +7,7 @@ they are forked from one that has done the imports (`tests.scenarios.forks`).
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -125,25 +126,21 @@ def require_none_or_complete(yard: Yard) -> str | None:
 # (a) kill -9
 
 
-def seen_names(root: Path) -> set[str]:
-    """Return every name that publishing makes below the root."""
-    names: set[str] = set()
-    for folder in ("objects", "staging", "entries"):
-        for place, folders, files in os.walk(root / "v1" / folder):
-            names.update(f"{place}/{name}" for name in (*folders, *files))
-    return names
+def names_below(folder: Path) -> set[str]:
+    """Return every name below a folder, temporary ones included."""
+    return {f"{place}/{name}" for place, folders, files in os.walk(folder) for name in (*folders, *files)}
 
 
-def kill_in_publishing(pid: int, root: Path, count: int) -> bool:
-    """Kill a process when so many names have appeared below the root; tell whether it lived until then."""
+def kill_in_publishing(pid: int, folder: Path, count: int) -> bool:
+    """Kill a process as soon as so many names have been seen below a folder; tell whether it lived until then."""
     seen: set[str] = set()
     while len(seen) < count:
-        time.sleep(0.001)
-        seen |= seen_names(root)
+        seen |= names_below(folder)
         if not _is_running(pid):
             return False
+        time.sleep(0.0005)
     with suppress(ProcessLookupError):
-        os.kill(pid, 9)
+        os.kill(pid, signal.SIGKILL)
         return True
     return False
 
@@ -179,7 +176,6 @@ def test_after_a_kill_at_any_time_there_is_no_entry_or_a_complete_one(tmp_path: 
     first = server.run(*yard.precompile())
     assert first.status == 0, first.err
     whole = time.monotonic() - began
-    names = len(seen_names(yard.root)) + 6  # the temporary ones and the staged ones come on top
     for number in range(KILLS - FRESH_KILLS):
         remove_entry(yard)
         pid = server.start(*yard.precompile())
@@ -189,9 +185,11 @@ def test_after_a_kill_at_any_time_there_is_no_entry_or_a_complete_one(tmp_path: 
             server.kill()
             told = f"after {delay:.3f} s"
         else:
-            count = chance.randint(1, names)
-            in_publishing += kill_in_publishing(pid, yard.root, count)
-            told = f"after {count} names"
+            # Objects come first, each in its folder; then the entry is staged; then it appears.
+            place, most = (("objects", 7), ("staging", 5), ("entries", 1))[number % 3]
+            count = chance.randint(1, most)
+            in_publishing += kill_in_publishing(pid, yard.root / "v1" / place, count)
+            told = f"after {count} names in {place}"
         status = server.end().status
         left_some += bool(yard.left())
         key = require_none_or_complete(yard)
@@ -208,6 +206,7 @@ def test_after_a_kill_at_any_time_there_is_no_entry_or_a_complete_one(tmp_path: 
     last = start(*yard.precompile(), environ=yard.compile.environ)
     last.communicate()
     recover(lambda: last.returncode)
+    print("in publishing", in_publishing, left_some)
     assert in_publishing >= KILLS_IN_PUBLISHING, f"seed {SEED}: only {in_publishing} kills met a publication"
     assert left_some, "no kill left anything to tidy up"
 

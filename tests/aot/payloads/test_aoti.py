@@ -128,7 +128,7 @@ def test_a_compiler_that_links_its_library_statically_makes_packages_that_load(
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (str(compiler),))
 
-    class Product(torch.nn.Module):
+    class Product(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
             return (torch.relu(x @ x.T).sum(-1),)
 
