@@ -1,9 +1,11 @@
 """Damage on the way to an answer: what a lookup found is checked in full, and mended where that can be done."""
 
+from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
 
 from precast.aot.progress import Progress
+from precast.aot.scratch import sweep_scratch
 from precast.cache.damage import MISSING
 from precast.cache.lookup import Lookup, MissReason
 from precast.cache.preflight import require_room, require_working_root
@@ -11,7 +13,7 @@ from precast.cache.repair import Repaired, repair
 from precast.cache.store import Store
 from precast.errors import NoEntryError
 
-__all__ = ["checked", "damaged_keys", "mend", "require_able"]
+__all__ = ["checked", "damaged_keys", "mend", "require_able", "sweep"]
 
 _MENDABLE = ("artifact_missing", "corrupt", "format_too_new", "format_too_old")
 
@@ -70,6 +72,16 @@ def mend(store: Store, key: str, progress: Progress) -> Repaired | None:
             "It is made anew; `precast prune` removes the bad copy",
         )
     return repaired
+
+
+def sweep(store: Store) -> None:
+    """Remove what killed processes left, in the store and in the temporary folder, also where nothing had to be done.
+
+    Where that cannot be done, nothing happens.
+    """
+    store.tidy()
+    with suppress(OSError):
+        sweep_scratch()
 
 
 def require_able(store: Store) -> None:

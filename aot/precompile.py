@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precast.aot.building import Builder
-from precast.aot.mending import checked, damaged_keys, mend, require_able
+from precast.aot.mending import checked, damaged_keys, mend, require_able, sweep
 from precast.aot.progress import Progress, Silent
 from precast.aot.reference import ModelReference, SpecReference, parse_reference
 from precast.aot.request import CompileInput, compile_input
@@ -111,7 +111,7 @@ def precompile(
         job = _Precompile(builder, opened, tuple(tags), signing, required, output)
         result = job.look(force=force) if dry_run else job.share(job.run(force=force))
         if not dry_run:
-            store.tidy()
+            sweep(store)
         return replace(result, signed_by=signers(store, result.key), seconds=time.perf_counter() - started)
 
 

@@ -172,7 +172,11 @@ def test_a_root_that_could_not_take_the_result_is_refused_before_the_trace(
     assert not (tmp_path / "v1" / "staging").exists() or not list((tmp_path / "v1" / "staging").iterdir())
 
 
-def test_what_killed_processes_left_goes_with_the_next_precompile(store: Store) -> None:
+def test_what_killed_processes_left_goes_with_the_next_precompile(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that finds the entry up to date, so that it makes nothing itself."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     layout = store.layout
     left = [
         layout.staging / f"{'ab' * 32}-{'0' * 16}",
@@ -180,9 +184,12 @@ def test_what_killed_processes_left_goes_with_the_next_precompile(store: Store) 
         layout.requests / f".{'ab' * 32}.json-{'0' * 16}.tmp",
         layout.tags / f".release-{'0' * 16}.tmp",
         layout.stats / f".{'ab' * 32}-{'0' * 16}.tmp",
+        tmp_path / "precast-compile-abcdefgh",
     ]
     left[0].mkdir()
-    for path in left[1:]:
+    left[-1].mkdir()
+    (left[-1] / "owner.lock").touch()
+    for path in left[1:-1]:
         path.write_bytes(b"half")
     assert again(store).status == "up_to_date"
     assert [path for path in left if path.exists()] == []

@@ -245,7 +245,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

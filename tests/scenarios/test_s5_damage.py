@@ -206,7 +206,6 @@ def test_after_a_kill_at_any_time_there_is_no_entry_or_a_complete_one(tmp_path: 
     last = start(*yard.precompile(), environ=yard.compile.environ)
     last.communicate()
     recover(lambda: last.returncode)
-    print("in publishing", in_publishing, left_some)
     assert in_publishing >= KILLS_IN_PUBLISHING, f"seed {SEED}: only {in_publishing} kills met a publication"
     assert left_some, "no kill left anything to tidy up"
 
