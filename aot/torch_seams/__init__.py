@@ -4,4 +4,17 @@ Each function names the torch versions it was tried on. When torch moves one of 
 error; it never guesses. Nothing here is imported before a model is traced, compiled or loaded.
 """
 
-__all__ = ["aoti", "caches", "capture", "export", "inductor", "parameters", "triton", "watch"]
+__all__ = [
+    "aoti",
+    "caches",
+    "capture",
+    "described",
+    "described_aoti",
+    "export",
+    "in_memory",
+    "inductor",
+    "kernels",
+    "parameters",
+    "triton",
+    "watch",
+]
