@@ -25,7 +25,6 @@ __all__ = [
     "describe_device",
     "described_architecture",
     "described_target",
-    "fact_mismatches",
     "is_description_file",
     "known_targets",
     "near_targets",
@@ -184,21 +183,6 @@ def described_architecture(arch: str) -> TargetDescription:
             f"`{arch}` alone does not say which GPU", f"code differs between {names}", f"choose one of {names}"
         )
     return first
-
-
-def fact_mismatches(target: Mapping[str, Any], node: TargetDescription) -> list[tuple[str, int, int | None]]:
-    """Return the code facts of an entry in which a node differs.
-
-    Args:
-        target: What the entry was made for, as `Target.to_json` gives it.
-        node: The GPU that is to run it.
-
-    Returns:
-        Fact, the entry's value, and the node's: None for a fact that this version does not know.
-    """
-    here = node.code_facts()
-    wanted: Mapping[str, int] = target.get("facts") or {}
-    return [(fact, value, here.get(fact)) for fact, value in sorted(wanted.items()) if here.get(fact) != value]
 
 
 def describe_device(index: int = 0, driver: Any = None) -> TargetDescription:

@@ -19,7 +19,6 @@ from precast.aot.description import (
     describe_device,
     described_architecture,
     described_target,
-    fact_mismatches,
     known_targets,
     near_targets,
 )
@@ -254,22 +253,6 @@ def test_an_architecture_means_its_gpus_where_they_agree() -> None:
     assert caught.value.hint == "choose one of l4, l40s, rtx4090"
     with pytest.raises(ConfigValueError, match="sm_75"):
         described_architecture("sm_75")
-
-
-def test_mismatches_name_fact_entry_and_node() -> None:
-    entry, node = named_target("l4", {}).to_json(), described_target("l4")
-    assert fact_mismatches(entry, node) == []
-    smaller = dataclasses.replace(node, multi_processor_count=40, shared_memory_per_block_optin=65536, l2_cache_bytes=1)
-    assert fact_mismatches(entry, smaller) == [
-        ("multi_processor_count", 58, 40),
-        ("shared_memory_per_block_optin", 101376, 65536),
-    ]
-
-
-def test_an_entry_of_another_version_is_compared_by_what_it_tells() -> None:
-    node = described_target("h200")
-    assert fact_mismatches(Target("cuda", "sm_90").to_json(), node) == []
-    assert fact_mismatches({"facts": {"warp_size": 32, "tensor_memory": 512}}, node) == [("tensor_memory", 512, None)]
 
 
 def test_a_device_is_described_by_what_its_driver_answers() -> None:
