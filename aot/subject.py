@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from precast.errors import FormatError, NoEntryError, PrecastError, UnknownModel
 if TYPE_CHECKING:
     from precast.cache.remote_tier import RemoteTier
 
-__all__ = ["Subject", "file_subject", "find_subject"]
+__all__ = ["Subject", "file_subject", "find_subject", "with_model"]
 
 _SHOWN = 4
 
@@ -97,6 +97,25 @@ def find_subject(
         return Subject(StoreSource(store, found, strict, on_degraded), spec)
     hint = remembered_hint(store, source.manifest.key) if trusts_hints else {}
     return Subject(source, _model_of(source.manifest, hint))
+
+
+def with_model(subject: Subject, model: str | None, overrides: Mapping[str, Json]) -> Subject:
+    """Return a subject whose model the user names; the subject as it is where none is named.
+
+    Args:
+        subject: What is verified.
+        model: MODEL.
+        overrides: Values for its config; without any, those of the entry count.
+
+    Raises:
+        UnknownModelError: It names nothing.
+    """
+    if model is None:
+        return subject
+    reference = parse_reference(model)
+    stored = subject.manifest.model.config.get("overrides")
+    values = overrides or (stored if isinstance(stored, dict) else {})
+    return replace(subject, spec=lambda: reference.spec(values))
 
 
 def _of_model(

@@ -19,7 +19,7 @@ from precast.aot.settings import Settings
 from precast.aot.sources import Degradation, MegaSource, names_file, require_own
 from precast.aot.spec import Json, ModelSpec
 from precast.aot.stamps import incompatible, mismatches, refuse_optimized_mode
-from precast.aot.subject import Subject, file_subject, find_subject
+from precast.aot.subject import Subject, file_subject, find_subject, with_model
 from precast.aot.torch_seams.watch import CompileWatch
 from precast.cache.damage import Damage
 from precast.cache.options import StoreOptions, open_store, signed_options
@@ -103,6 +103,7 @@ def verify(
     level: str = "auto",
     strict: bool = True,
     token_counts: Sequence[int] | None = None,
+    model: str | None = None,
     options: StoreOptions | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
@@ -117,6 +118,7 @@ def verify(
             at before any of them.
         strict: Fail for a missing or damaged object; else its copy in the mega file is used and reported.
         token_counts: Token counts to compare at; 1, 2, a prime, a power of two and the largest by default.
+        model: MODEL to compare numbers with, where `what` is a file or a key: neither says where its model lies.
         options: How the store is opened; by default as the environment says.
         progress: Is told what goes on.
 
@@ -131,7 +133,8 @@ def verify(
     keys = load_public_keys(options.required_signatures)
     degraded: list[Degradation] = []
     if names_file(os.fspath(what)):
-        checks = _Verify(file_subject(Path(what)), strict, token_counts, progress or Silent(), degraded, keys, options)
+        subject = with_model(file_subject(Path(what)), model, overrides or {})
+        checks = _Verify(subject, strict, token_counts, progress or Silent(), degraded, keys, options)
         return checks.run(level)
     store, options = open_store(cache_dir, options)
     try:
@@ -141,6 +144,7 @@ def verify(
         )  # fmt: skip
     except CorruptError as error:
         return _without_manifest(store, error)
+    subject = with_model(subject, model, overrides or {})
     with store.hold(subject.key):
         return _Verify(subject, strict, token_counts, progress or Silent(), degraded, keys, options).run(level)
 
@@ -237,10 +241,10 @@ class _Verify:
         if "numerics" not in names or self.problems:
             return
         if self.subject.spec is None:
-            why = "the model is not at hand; give MODEL to compare numbers"
+            why = "the model is not at hand; name it with --model to compare numbers"
             self.stages.append(Stage("numerics", "skipped", 0.0, why))
             if required:
-                self.problems.append(UsageError("numbers cannot be compared", why, "run `precast verify MODEL`"))
+                self.problems.append(UsageError("numbers cannot be compared", why, "run it again with --model MODEL"))
             return
         self._step("numerics", lambda: self._numerics(loaded[0]))
 

@@ -26,6 +26,9 @@ def verify(
         typer.Argument(metavar="KEY|TAG|MODEL|FILE.mega", help="What to verify; the only entry if left out"),
     ] = None,
     level: Annotated[Level, typer.Option("--level", help="How far to go")] = Level.AUTO,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="The model of a key or file, to compare numbers with")
+    ] = None,
     sizes: Annotated[str | None, typer.Option("--sizes", metavar="LIST", help="Token counts to run")] = None,
     strict: Annotated[bool, typer.Option("--strict/--no-strict", help="Fail for a missing piece")] = True,
 ) -> ExitCode:
@@ -48,6 +51,7 @@ def verify(
             level=level.value,
             strict=strict,
             token_counts=token_counts,
+            model=model,
             options=session.store_options(store_flags),
             progress=progress,
         )

@@ -62,7 +62,7 @@ part_tests() {
 
 part_cross() {
     step "cross: describe" "${precast[@]}" precompile --describe-target
-    step "cross: verify, empty caches" bash -c 'empty "$@"' - "${precast[@]}" verify "$CROSS"
+    step "cross: verify, empty caches" bash -c 'empty "$@"' - "${precast[@]}" verify "$CROSS" --model "${BIG[0]}"
     step "cross: build here" "${precast[@]}" precompile "${BIG[@]}" --output "$OUT/here.mega"
     step "cross: compare" "$PYTHON" -m tests.gpu.compare_entries "$CROSS" "$OUT/here.mega"
     step "cross: decode speed" "$PYTHON" -m tests.gpu.decode_speed "${BIG[0]}" "$CROSS" "$OUT/here.mega"

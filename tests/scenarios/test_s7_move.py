@@ -144,8 +144,8 @@ def test_one_file_is_enough_to_ship(tiny_entry: TinyEntry, open_folder: Path, sc
 
     shown = precast(place, scratch, "inspect", "show", str(file), "--json")
     assert (shown["key"], shown["source"], shown["absolute_paths"]) == (tiny_entry.key, "file", [])
-    verified = precast(place, scratch, "verify", str(file), "--level", "load", "--json")
-    assert (verified["key"], verified["verified"], verified["level"]) == (tiny_entry.key, True, "load")
+    verified = precast(place, scratch, "verify", str(file), "--model", str(place.model), "--json")
+    assert (verified["key"], verified["verified"], verified["level"]) == (tiny_entry.key, True, "numerics")
     command = [str(place.python), "-W", "ignore", "-c", _LOAD, str(file), str(place.model)]
     status, out, err = run_as_other(command, scratch)
     assert (status, out) == (0, "light\n"), err

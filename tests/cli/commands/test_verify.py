@@ -28,12 +28,13 @@ _GOOD = FakeReport(
 
 def test_everything_that_was_asked_reaches_the_library(run: Run, library: Library, root: Path) -> None:
     fake = library("verify", _GOOD)
-    words = ["--level", "load", "--sizes", "1,4", "--no-strict", "--set", "layers=4", "-O1"]
+    words = ["--level", "load", "--sizes", "1,4", "--no-strict", "--set", "layers=4", "-O1", "--model", "other.py:g"]
     assert run("verify", "m.py:f", *words).code == 0
     assert fake.args == ("m.py:f",)
     assert fake.settings.optimization_level == 1
-    told = {name: fake.kwargs[name] for name in ("level", "strict", "token_counts", "overrides", "cache_dir")}
+    told = {name: fake.kwargs[name] for name in ("level", "strict", "token_counts", "overrides", "cache_dir", "model")}
     assert told == {
+        "model": "other.py:g",
         "level": "load",
         "strict": False,
         "token_counts": (1, 4),
