@@ -91,19 +91,42 @@ def model_code(roots: Iterable[str], traced_files: Iterable[Path], known: Contai
 def _closure(roots: Iterable[str], homes: frozenset[str]) -> dict[str, Path]:
     """Follow what modules refer to and import, as far as it is the model's own code.
 
-    A module that an import statement names counts whether it is loaded yet or not, so that the set does not depend on
-    what else the process has done.
+    A module that an import statement names counts whether it is loaded yet or not, and a submodule that somebody else
+    loaded only where the model's code names it, so that the set does not depend on what else the process has done.
     """
     waiting = list(roots)
     seen: dict[str, Path | None] = {}
+    named: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in seen:
-            continue
-        path = seen[name] = _file_of(name, homes)
-        if path is not None:
-            waiting.extend(_referred(name, path))
+        if name not in seen:
+            path = seen[name] = _file_of(name, homes)
+            if path is not None:
+                waiting.extend(_referred(name, path))
+                named |= _attributes(_source(name, path))
+        if not waiting:
+            waiting = [n for n in _loaded_submodules(seen) if n not in seen and n.rpartition(".")[2] in named]
     return {name: path for name, path in seen.items() if path is not None}
+
+
+def _loaded_submodules(names: Iterable[str]) -> Iterator[str]:
+    """Name the submodules that are attributes of packages: import binds them there, whoever asks for it."""
+    for name in list(names):
+        for attribute, value in list(vars(sys.modules[name]).items()) if name in sys.modules else ():
+            if _is_submodule(name, attribute, value):
+                yield f"{name}.{attribute}"
+
+
+def _is_submodule(package: str, attribute: str, value: object) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ == f"{package}.{attribute}"
+
+
+def _attributes(source: bytes) -> set[str]:
+    """Return every attribute that a source names, such as `layers` of `shop.layers.make()`."""
+    try:
+        return {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    except (SyntaxError, ValueError):
+        return set()
 
 
 def _file_of(name: str, homes: frozenset[str]) -> Path | None:
@@ -169,7 +192,9 @@ def _foreign_packages(own: Iterable[str]) -> set[str]:
 
 def _values_of(module: ModuleType) -> Iterator[str]:
     """Name the modules that a module's globals are, or come from."""
-    for value in list(vars(module).values()):
+    for attribute, value in list(vars(module).items()):
+        if _is_submodule(module.__name__, attribute, value):
+            continue
         origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         if isinstance(origin, str):
             yield origin

@@ -177,3 +177,25 @@ def test_a_source_that_changed_after_its_import_is_refused(model: Path) -> None:
     helper.write_text(helper.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
     with pytest.raises(CompileError, match="changed since this process imported it"):
         model_code(["code_main"], [])
+
+
+def test_a_submodule_that_somebody_else_imported_counts_only_where_it_is_named(tmp_path: Path) -> None:
+    """Import binds a submodule to its package for everybody; the key must not tell who has imported what."""
+    package = tmp_path / "code_shop"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "model.py").write_text("import code_shop\n\n\ndef make():\n    return code_shop.named.value\n")
+    (package / "named.py").write_text("value = 1\n")
+    (package / "stranger.py").write_text("value = 2\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        importlib.import_module("code_shop.model")
+        importlib.import_module("code_shop.named")
+        known = frozenset(sys.modules)
+        before = model_code(["code_shop.model"], (), known)
+        importlib.import_module("code_shop.stranger")
+        after = model_code(["code_shop.model"], (), frozenset(sys.modules))
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert {f.name for f in before.factors} == {"module:code_shop", "module:code_shop.model", "module:code_shop.named"}
+    assert after == before

@@ -111,7 +111,8 @@ def test_a_signal_unwinds_the_stack_and_has_its_status(
 ) -> None:
     script = tmp_path / "run.py"
     script.write_text(
-        "import os, sys, threading, types\n"
+        "import os, signal, sys, threading, types\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         "from precast.cli.app import main\n"
         "def precompile(*args, **kwargs):\n"
         "    try:\n"
