@@ -90,7 +90,7 @@ class _Planner:
         self._alive = {entry.key: entry for entry in by_use}
         chosen = [entry.key for entry in by_use if self._is_selected(entry)]
         self._selected = frozenset(chosen)
-        self._lasting = frozenset(chosen[len(chosen) - rules.keep_last :] if rules.keep_last else ())
+        self._lasting = frozenset(chosen[-rules.keep_last :] if rules.keep_last else ())
         self._tags: dict[str, list[str]] = {}
         for tag, key in found.tags.items():
             self._tags.setdefault(key, []).append(tag)

@@ -23,7 +23,7 @@ __all__ = [
 # Pure functions of numbers: what Dynamo computes sizes and conditions on sizes with.
 ARITHMETIC: frozenset[Callable[..., Any]] = frozenset({
     operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge, operator.gt, operator.le, operator.lt,
-    operator.mod, operator.mul, operator.ne, operator.neg, operator.not_, operator.or_, operator.sub,
+    operator.mod, operator.mul, operator.ne, operator.neg, operator.not_, operator.or_, operator.sub, torch.sym_not,
 })  # fmt: skip
 _ALLOCATIONS = frozenset({"torch.empty", "torch.empty_like", "torch.empty_strided"})
 _ALLOCATION_OPS = ("aten::empty", "aten::new_empty")

@@ -254,3 +254,7 @@ def test_foreign_things_and_other_layouts_are_told(store: Store, clock: Clock, k
     assert made.foreign[1].bytes >= 5000
     execute(made)
     assert (store.root / "v0" / "x").exists()
+
+
+def test_more_can_be_kept_than_there_are(store: Store, clock: Clock, keys: list[str]) -> None:
+    assert removed(plan(store, clock, replace(EVERYTHING, keep_last=len(keys) + 1))) == []
