@@ -26,10 +26,11 @@ _OWN_EXAMPLES = "precast.examples"
 IMPORTED_DIGEST = "__precast_source__"  # set on a module: digest of the source that the process runs
 # What of precast itself decides the generated code (W8: an edited pass must not find old entries).
 _OWN = (
-    "splitter/*.py", "aot/assumptions.py", "aot/compile.py", "aot/levels.py", "aot/planning.py", "aot/settings.py",
-    "aot/kernels.py", "aot/spec.py", "aot/target.py", "aot/trace.py", "aot/worker.py", "aot/payloads/*.py",
-    "aot/torch_seams/aoti.py", "aot/torch_seams/capture.py", "aot/torch_seams/export.py",
-    "aot/torch_seams/inductor.py", "aot/torch_seams/parameters.py",
+    "splitter/*.py", "aot/assumptions.py", "aot/compile.py", "aot/described.py", "aot/elf.py", "aot/kernels.py",
+    "aot/levels.py", "aot/planning.py", "aot/settings.py", "aot/spec.py", "aot/target.py", "aot/trace.py",
+    "aot/worker.py", "aot/payloads/*.py", "aot/torch_seams/aoti.py", "aot/torch_seams/capture.py",
+    "aot/torch_seams/described*.py", "aot/torch_seams/export.py", "aot/torch_seams/inductor.py",
+    "aot/torch_seams/kernels.py", "aot/torch_seams/parameters.py",
 )  # fmt: skip
 
 
@@ -102,8 +103,9 @@ def _closure(roots: Iterable[str], homes: frozenset[str]) -> dict[str, Path]:
         if name not in seen:
             path = seen[name] = _file_of(name, homes)
             if path is not None:
-                waiting.extend(_referred(name, path))
-                named |= _attributes(_source(name, path))
+                tree = _parsed(_source(name, path))
+                waiting.extend(_referred(name, path, tree))
+                named |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         if not waiting:
             waiting = [n for n in _loaded_submodules(seen) if n not in seen and n.rpartition(".")[2] in named]
     return {name: path for name, path in seen.items() if path is not None}
@@ -121,12 +123,11 @@ def _is_submodule(package: str, attribute: str, value: object) -> bool:
     return isinstance(value, ModuleType) and value.__name__ == f"{package}.{attribute}"
 
 
-def _attributes(source: bytes) -> set[str]:
-    """Return every attribute that a source names, such as `layers` of `shop.layers.make()`."""
+def _parsed(source: bytes) -> ast.Module:
     try:
-        return {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+        return ast.parse(source)
     except (SyntaxError, ValueError):
-        return set()
+        return ast.Module([], [])  # it names nothing that could be followed
 
 
 def _file_of(name: str, homes: frozenset[str]) -> Path | None:
@@ -147,21 +148,17 @@ def _file_of(name: str, homes: frozenset[str]) -> Path | None:
     return path if own else None
 
 
-def _referred(name: str, path: Path) -> Iterator[str]:
+def _referred(name: str, path: Path, tree: ast.Module) -> Iterator[str]:
     module = sys.modules.get(name)
     for origin in _values_of(module) if module is not None else ():
         yield from _with_parents(origin)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for origin in _imported(_source(name, path), package):
+    for origin in _imported(tree, package):
         yield from _with_parents(origin)
 
 
-def _imported(source: bytes, package: str) -> Iterator[str]:
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
     """Name what a source imports, inside functions too: a constant's value does not tell where it is from."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return
     parts = package.split(".") if package else []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -199,3 +199,10 @@ def test_a_submodule_that_somebody_else_imported_counts_only_where_it_is_named(t
         sys.path.remove(str(tmp_path))
     assert {f.name for f in before.factors} == {"module:code_shop", "module:code_shop.model", "module:code_shop.named"}
     assert after == before
+
+
+def test_every_source_that_makes_code_for_a_described_gpu_counts() -> None:
+    counted = {f.name for f in own_sources()}
+    seams = ("described", "described_aoti", "kernels")
+    assert {f"precast.aot.torch_seams.{name}" for name in seams} <= counted
+    assert {"precast.aot.described", "precast.aot.kernels", "precast.aot.elf"} <= counted
