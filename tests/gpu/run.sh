@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-$(mktemp -d)}
 STEP_LIMIT=${STEP_LIMIT:-300}
-export PRECAST_CACHE_DIR=$OUT/store PYTHONUNBUFFERED=1
+export PRECAST_CACHE_DIR=$OUT/store PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1
 TOKENS=(--max-num-batched-tokens 2048)
 MODEL=(examples/configs/llama-3.2-1b --set num_hidden_layers=8 --set dtype=bfloat16 "${TOKENS[@]}")
 BIG=(examples/configs/llama-3.1-8b --max-num-batched-tokens 8192)
