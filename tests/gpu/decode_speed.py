@@ -57,7 +57,7 @@ def _captured(run: Callable[..., Any], module: torch.nn.Module, size: int) -> to
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
             run(ids, positions)
-    graph.precast_context = context  # keeps what the graph reads
+    graph.precast_reads = (context, ids, positions)  # a graph keeps nothing alive that it reads
     return graph
 
 
