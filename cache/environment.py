@@ -7,6 +7,7 @@ whose name looks like that of a secret counts by the digest of its value.
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from precast.cache.factors import Factor
 from precast.cache.masking import is_secret_variable, seal
@@ -23,6 +24,8 @@ __all__ = [
     "variable_factor",
 ]
 
+# What torch (`_inductor.config.cpp.cxx`) and Triton (`runtime.build`) take on Linux where the variable is not set.
+_DEFAULTS = MappingProxyType({"CC": "gcc", "CXX": "g++"})
 # An absolute path begins a value, or follows a blank, a separator, or a compiler flag that takes one without a blank.
 _FOLDERS = re.compile(r"(?P<before>^|[\s=:;,\"']|(?:^|\s)-(?:isystem|[ILBF]))/(?:[^\s:;,\"'/]*/)*")
 
@@ -30,11 +33,13 @@ _FOLDERS = re.compile(r"(?P<before>^|[\s=:;,\"']|(?:^|\s)-(?:isystem|[ILBF]))/(?
 def environment_factors(environ: Mapping[str, str]) -> tuple[Factor, ...]:
     """Return a factor for each variable that is set and counts, sorted by name.
 
+    A compiler that is named although it is the default counts like one that is not named: images differ in that.
+
     Args:
         environ: The environment, such as `os.environ`.
     """
-    counted = (name for name in sorted(environ) if _counts(name))
-    return tuple(variable_factor(name, environ) for name in counted)
+    factors = (variable_factor(name, environ) for name in sorted(environ) if _counts(name))
+    return tuple(factor for factor in factors if _DEFAULTS.get(factor.name) != factor.value)
 
 
 def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

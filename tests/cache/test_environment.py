@@ -111,7 +111,7 @@ def test_what_changes_code_counts(name: str) -> None:
     assert environment_factors({name: "x"}) == (Factor("env", name, "x"),)
 
 
-@given(st.permutations([("CC", "gcc"), ("TRITON_DEBUG", "1"), ("TORCHINDUCTOR_FREEZING", "1"), ("HOME", "/a")]))
+@given(st.permutations([("CC", "clang"), ("TRITON_DEBUG", "1"), ("TORCHINDUCTOR_FREEZING", "1"), ("HOME", "/a")]))
 def test_the_order_of_variables_does_not_matter(items: list[tuple[str, str]]) -> None:
     assert [factor.name for factor in environment_factors(dict(items))] == [
         "CC",
@@ -144,6 +144,14 @@ def test_no_value_starts_with_an_absolute_path_and_none_shrinks_twice(name: str,
     once = portable_value(name, value)
     assert not Path(once).is_absolute()
     assert portable_value(name, once) == once
+
+
+def test_a_compiler_that_is_named_although_it_is_the_default_counts_like_none() -> None:
+    assert environment_factors({"CC": "/usr/bin/gcc", "CXX": "g++"}) == ()
+    assert environment_factors({"CC": "g++", "CXX": "g++ -m64"}) == (
+        Factor("env", "CC", "g++"),
+        Factor("env", "CXX", "g++ -m64"),
+    )
 
 
 def test_the_absence_of_a_variable_that_a_model_reads_is_a_value() -> None:
