@@ -27,7 +27,9 @@ __all__ = ["KIND", "OpCall", "op_calls", "offer_kernels", "pack_kernels", "recor
 
 KIND = "triton"
 _METADATA = "precast.kernels"
-_TOKENS = 7  # a kernel for one token count is one for all: a size that Triton would bake in must not be an argument
+# An op may launch other kernels for few rows than for many. Within each, a kernel for one token count is one for all:
+# a size that Triton would bake in must not be an argument.
+_TOKENS = (7, 4099)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +90,21 @@ def record_kernels(spec: ModelSpec, calls: Iterable[OpCall], target: Target) -> 
         stack.enter_context(compiling_for(target))
         stack.enter_context(stack.enter_context(fake_on(module, target.device)))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(spec.state(module, _TOKENS))
         kernels = stack.enter_context(kernels_recorded())
-        for call in ours:
-            _run(call)
+        for tokens in _TOKENS:
+            with spec.state(module, tokens):
+                for call in ours:
+                    _run(call, tokens)
     return tuple(kernels)
 
 
-def _run(call: OpCall) -> None:
+def _run(call: OpCall, tokens: int) -> None:
     import torch
 
     from precast.aot.torch_seams.export import concrete
 
     def made(value: Any) -> Any:
-        return concrete(value, _TOKENS) if isinstance(value, torch.Tensor) else value
+        return concrete(value, tokens) if isinstance(value, torch.Tensor) else value
 
     try:
         call.op._op_dk(torch._C.DispatchKey.CUDA, *map(made, call.args), **{k: made(v) for k, v in call.kwargs.items()})

@@ -11,6 +11,7 @@ from typing import Any
 
 from precast.aot.code import own_sources
 from precast.aot.node import system
+from precast.aot.passes import pass_names, pass_source
 from precast.aot.payloads import payload_kind
 from precast.aot.settings import Settings
 from precast.aot.spec import Json
@@ -82,6 +83,7 @@ def compiler_factors(settings: Settings, target: Target) -> tuple[Factor, ...]:
     if target.device == "cuda":
         factors.append(Factor("compiler", "triton", _distribution("triton")))
         factors.append(Factor("compiler", "system", system()))  # on a CPU the target says it
+        factors += [Factor("compiler", f"pass:{name}", pass_source(name)) for name in pass_names(target)]
     if kind.name == "inductor":  # a pickle; an AOTInductor package does not depend on Python
         factors.append(Factor("compiler", "python", f"{sys.version_info.major}.{sys.version_info.minor}"))
     return (*factors, *own_sources())

@@ -11,7 +11,7 @@ from typing import Any
 
 from precast.aot.elf import without_search_path
 from precast.aot.libraries import needed_versions
-from precast.aot.payloads.base import BuildJob, untimed_options, vector_options
+from precast.aot.payloads.base import BuildJob, pass_options, untimed_options, vector_options
 from precast.aot.target import Target, host_isa
 from precast.cache.scratch import require_scratch
 from precast.errors import CompileError, StoreAccessError
@@ -58,7 +58,8 @@ class AotiPayload:
 
         raw = job.folder / "raw.pt2"
         with _described(job):
-            build_package(job.program, raw, {**self.options(job.target), **job.options}, host_isa(job.target))
+            options = {**self.options(job.target), **pass_options(job.target), **job.options}
+            build_package(job.program, raw, options, host_isa(job.target))
         return _repack(raw, job.folder)
 
     def needs(self, data: bytes) -> dict[str, str]:

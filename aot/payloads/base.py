@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from precast.aot.passes import mark_given, pass_names, separate_adds
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
-__all__ = ["BuildJob", "PayloadKind", "untimed_options", "vector_options"]
+__all__ = ["BuildJob", "PayloadKind", "pass_options", "untimed_options", "vector_options"]
 
 _VECTOR_BITS = {"x86-64-v3": 256, "x86-64-v4": 512, "aarch64": 128}
 
@@ -56,6 +57,15 @@ class PayloadKind(Protocol):
             folder: A private folder that lives as long as the load; None where there can be none.
             name: A file name for the payload, unique in the folder.
         """
+
+
+def pass_options(target: Target) -> dict[str, Any]:
+    """Return the Inductor options that run precast's own passes over a piece. Imports the compiler."""
+    if not pass_names(target):
+        return {}
+    from precast.aot.torch_seams import passes
+
+    return passes.pass_options([mark_given], [separate_adds])
 
 
 def untimed_options() -> dict[str, Any]:

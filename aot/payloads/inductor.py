@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precast.aot.payloads.base import BuildJob, untimed_options, vector_options
+from precast.aot.payloads.base import BuildJob, pass_options, untimed_options, vector_options
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
@@ -38,7 +38,7 @@ class InductorPayload:
         """Compile a piece into a bundled artifact."""
         from precast.aot.torch_seams.inductor import build_artifact
 
-        return build_artifact(job.program, {**self.options(job.target), **job.options})
+        return build_artifact(job.program, {**self.options(job.target), **pass_options(job.target), **job.options})
 
     def needs(self, data: bytes) -> dict[str, str]:  # noqa: ARG002 - the protocol's
         """Return nothing: the artifact holds text and GPU code, and what Python and Triton need of it is known."""

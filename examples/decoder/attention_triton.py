@@ -9,6 +9,7 @@ Shapes: as in `precast.examples.decoder.attention`; B tokens per block of the ca
 # ruff: noqa: ANN001, ANN202, N803 - kernels are not Python: no annotations but constexpr, which is capital
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -20,6 +21,9 @@ __all__ = ["attend", "write_kv"]
 
 _WIDEST_HEAD = 512
 _TILE_ELEMENTS = 4096
+# Few rows cannot fill a GPU: their contexts are split among programs until there are about this many of them.
+_PROGRAMS = 512
+_MOST_SPLITS = 16
 # The narrowest matrix that tensor cores multiply.
 _MIN_DOT = tl.constexpr(16)
 
@@ -76,11 +80,15 @@ def attend(
     if tokens == 0:
         return
     group = heads // kv_heads
-    _attend_kernel[(tokens, kv_heads)](
+    splits = max(1, min(_MOST_SPLITS, _PROGRAMS // (tokens * kv_heads)))
+    # Of each split: the weighted sum, then the softmax's maximum and total.
+    parts = out_TQD if splits == 1 else query_TQD.new_empty((tokens, heads, splits, value_dim + 2), dtype=torch.float32)
+    _attend_kernel[(tokens, kv_heads, splits)](
         query_TQD,
         keys,
         values,
         out_TQD,
+        parts,
         meta.slots_T,
         meta.requests_T,
         meta.contexts_T,
@@ -89,8 +97,10 @@ def attend(
         *query_TQD.stride(),
         *out_TQD.stride(),
         meta.block_table_RM.stride(0),
+        splits,
         scale,
         0.0 if soft_cap is None else soft_cap,
+        SPLIT=splits > 1,
         SLIDING_WINDOW=sliding_window or 0,
         HAS_SOFT_CAP=soft_cap is not None,
         HAS_SINKS=sinks_Q is not None,
@@ -104,6 +114,16 @@ def attend(
         VALUE_DIM_PADDED=max(_MIN_DOT.value, triton.next_power_of_2(value_dim)),
         TILE=min(64, max(_MIN_DOT.value, _TILE_ELEMENTS // widest)),
     )
+    if splits > 1:
+        _combine_kernel[(tokens, heads)](
+            parts,
+            out_TQD,
+            *out_TQD.stride(),
+            splits,
+            SPLITS_PADDED=_MOST_SPLITS,
+            VALUE_DIM=value_dim,
+            VALUE_DIM_PADDED=triton.next_power_of_2(value_dim),
+        )
 
 
 @triton.jit
@@ -142,12 +162,13 @@ def _write_kv_kernel(
 
 
 # How long a request's row of the block table is differs between servers: one kernel is for all of them.
-@triton.jit(do_not_specialize=["block_table_stride_r"])
+@triton.jit(do_not_specialize=["block_table_stride_r", "splits"])
 def _attend_kernel(
     query_ptr,
     keys_ptr,
     values_ptr,
     out_ptr,
+    parts_ptr,
     slots_ptr,
     requests_ptr,
     contexts_ptr,
@@ -160,8 +181,10 @@ def _attend_kernel(
     out_stride_q,
     out_stride_d,
     block_table_stride_r,
+    splits,
     scale,
     soft_cap,
+    SPLIT: tl.constexpr,
     SLIDING_WINDOW: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
@@ -175,7 +198,10 @@ def _attend_kernel(
     VALUE_DIM_PADDED: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Attend from one token's query heads of one key-value head, with a running softmax over tiles."""
+    """Attend from one token's query heads of one key-value head, with a running softmax over tiles.
+
+    With SPLIT each program sees its share of the context, and leaves a sum, a maximum and a total in `parts`.
+    """
     token = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     slot = tl.load(slots_ptr + token)
@@ -185,6 +211,11 @@ def _attend_kernel(
     first = 0
     if SLIDING_WINDOW > 0:
         first = tl.maximum(context - SLIDING_WINDOW, 0)
+    last = context
+    if SPLIT:
+        tiles = tl.cdiv(tl.cdiv(context - first, TILE), splits)
+        first += tl.program_id(2) * tiles * TILE
+        last = tl.minimum(first + tiles * TILE, context)
 
     g = tl.arange(0, GROUP_PADDED)
     d = tl.arange(0, DIM_PADDED)
@@ -196,15 +227,16 @@ def _attend_kernel(
 
     top = tl.full((GROUP_PADDED,), float("-inf"), tl.float32)
     total = tl.zeros((GROUP_PADDED,), tl.float32)
-    if HAS_SINKS:
-        # A sink is a position with a logit and no value: it starts the softmax.
-        top = tl.load(sinks_ptr + heads, mask=g < GROUP, other=0.0).to(tl.float32)
-        total += 1.0
+    if HAS_SINKS:  # noqa: SIM102 - the first is known when the kernel is compiled
+        # A sink is a position with a logit and no value: it starts the softmax, of one split alone.
+        if tl.program_id(2) == 0:
+            top = tl.load(sinks_ptr + heads, mask=g < GROUP, other=0.0).to(tl.float32)
+            total += 1.0
     sums = tl.zeros((GROUP_PADDED, VALUE_DIM_PADDED), tl.float32)
 
-    for start in range(first, context, TILE):
+    for start in range(first, last, TILE):
         position = start + w
-        seen = position < context
+        seen = position < last
         block = tl.load(block_table_ptr + request * block_table_stride_r + position // BLOCK, mask=seen, other=0)
         row = (block.to(tl.int64) * BLOCK + position % BLOCK) * KV_HEADS + kv_head
         # Unseen positions are read as zero: stale slots may hold anything, and zero times NaN is NaN.
@@ -226,6 +258,43 @@ def _attend_kernel(
         total = total * fade + tl.sum(weights, axis=1)
         top = new_top
 
-    result = sums / tl.where(total > 0, total, 1.0)[:, None]
-    out_at = out_ptr + token * out_stride_t + heads[:, None] * out_stride_q + v[None, :] * out_stride_d
-    tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=(g[:, None] < GROUP) & (v[None, :] < VALUE_DIM))
+    if SPLIT:
+        part_at = parts_ptr + ((token * KV_HEADS * GROUP + heads) * splits + tl.program_id(2)) * (VALUE_DIM + 2)
+        mask = g < GROUP
+        tl.store(part_at[:, None] + v[None, :], sums, mask=mask[:, None] & (v[None, :] < VALUE_DIM))
+        tl.store(part_at + VALUE_DIM, top, mask=mask)
+        tl.store(part_at + VALUE_DIM + 1, total, mask=mask)
+    else:
+        result = sums / tl.where(total > 0, total, 1.0)[:, None]
+        out_at = out_ptr + token * out_stride_t + heads[:, None] * out_stride_q + v[None, :] * out_stride_d
+        tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=(g[:, None] < GROUP) & (v[None, :] < VALUE_DIM))
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _combine_kernel(
+    parts_ptr,
+    out_ptr,
+    out_stride_t,
+    out_stride_q,
+    out_stride_d,
+    splits,
+    SPLITS_PADDED: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_DIM_PADDED: tl.constexpr,
+):
+    """Put one head of one token together from its splits; a row that saw nothing becomes zero."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    s = tl.arange(0, SPLITS_PADDED)
+    v = tl.arange(0, VALUE_DIM_PADDED)
+    part_at = parts_ptr + ((token * tl.num_programs(1) + head) * splits + s) * (VALUE_DIM + 2)
+    top = tl.load(part_at + VALUE_DIM, mask=s < splits, other=float("-inf"))
+    total = tl.load(part_at + VALUE_DIM + 1, mask=s < splits, other=0.0)
+    # A split that saw nothing has no maximum; minus infinity less itself would be NaN.
+    weight = tl.where(top > float("-inf"), tl.exp(top - tl.max(top, axis=0)), 0.0)
+    mask = (s[:, None] < splits) & (v[None, :] < VALUE_DIM)
+    sums = tl.load(part_at[:, None] + v[None, :], mask=mask, other=0.0)
+    whole = tl.sum(total * weight, axis=0)
+    result = tl.sum(sums * weight[:, None], axis=0) / tl.where(whole > 0, whole, 1.0)
+    out_at = out_ptr + token * out_stride_t + head * out_stride_q + v * out_stride_d
+    tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=v < VALUE_DIM)

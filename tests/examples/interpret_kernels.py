@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from precast.examples.decoder import attention_triton
 from precast.examples.decoder.attention import paged_attention
 from precast.examples.decoder.attention_triton import attend, write_kv
 from precast.examples.decoder.kv_cache import AttentionContext, AttentionMetadata, KVCache, RequestTokens
@@ -27,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sinks": {"sinks": True},
     "all at once": {"sliding_window": 70, "soft_cap": 2.0, "sinks": True, "long": 72},
     "more than one tile": {"long": 70},
+    "one program for a context": {"sliding_window": 70, "soft_cap": 2.0, "sinks": True, "long": 72, "programs": 1},
 }
 
 
@@ -76,8 +78,10 @@ def error(
     soft_cap: float | None = None,
     sinks: bool = False,
     long: int = 12,
+    programs: int = 512,
 ) -> float:
     """Prefill two requests, decode one token of each, and compare outputs, caches and padded rows."""
+    attention_triton._PROGRAMS = programs  # how many to spread the contexts over
     generator = torch.Generator().manual_seed(0)
     sink = torch.randn(heads, generator=generator) if sinks else None
     cpu, kernel = (context(kv_heads, dim, value_dim, dtype) for _ in range(2))

@@ -33,7 +33,7 @@ def errors() -> dict[str, float]:
 
 def test_kernels_agree_with_the_cpu_in_float32(errors: dict[str, float]) -> None:
     assert {name: error for name, error in errors.items() if name != "float16" and not error < 1e-5} == {}
-    assert len(errors) == 9
+    assert len(errors) == 10
 
 
 def test_kernels_agree_with_the_cpu_in_float16(errors: dict[str, float]) -> None:
