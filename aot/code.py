@@ -27,8 +27,8 @@ IMPORTED_DIGEST = "__precast_source__"  # set on a module: digest of the source 
 # What of precast itself decides the generated code (W8: an edited pass must not find old entries).
 _OWN = (
     "splitter/*.py", "aot/assumptions.py", "aot/compile.py", "aot/described.py", "aot/elf.py", "aot/kernels.py",
-    "aot/levels.py", "aot/passes/*.py", "aot/planning.py", "aot/settings.py", "aot/spec.py", "aot/target.py", "aot/trace.py",
-    "aot/worker.py", "aot/payloads/*.py", "aot/torch_seams/aoti.py", "aot/torch_seams/capture.py",
+    "aot/levels.py", "aot/passes/*.py", "aot/planning.py", "aot/settings.py", "aot/spec.py", "aot/target.py",
+    "aot/trace.py", "aot/worker.py", "aot/payloads/*.py", "aot/torch_seams/aoti.py", "aot/torch_seams/capture.py",
     "aot/torch_seams/described*.py", "aot/torch_seams/export.py", "aot/torch_seams/inductor.py",
     "aot/torch_seams/kernels.py", "aot/torch_seams/parameters.py", "aot/torch_seams/passes.py",
 )  # fmt: skip
