@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
+from precast.aot.passes.one_row_products import one_row_products
 from precast.aot.passes.separate_adds import mark_given, separate_adds
 from precast.aot.target import Target
 from precast.cache.sources import hash_source
 
-__all__ = ["mark_given", "pass_names", "pass_source", "separate_adds"]
+__all__ = ["mark_given", "one_row_products", "pass_names", "pass_source", "separate_adds"]
 
 
 def pass_names(target: Target) -> tuple[str, ...]:
     """Return the names of the passes that pieces for a target go through; they are part of the key."""
-    return (separate_adds.__name__,) if target.device == "cuda" else ()
+    return (separate_adds.__name__, one_row_products.__name__) if target.device == "cuda" else ()
 
 
 def pass_source(name: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from precast.aot.passes import mark_given, pass_names, separate_adds
+from precast.aot.passes import mark_given, one_row_products, pass_names, separate_adds
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
@@ -65,7 +65,7 @@ def pass_options(target: Target) -> dict[str, Any]:
         return {}
     from precast.aot.torch_seams import passes
 
-    return passes.pass_options([mark_given], [separate_adds])
+    return passes.pass_options([mark_given], [separate_adds, one_row_products])
 
 
 def untimed_options() -> dict[str, Any]:

@@ -99,7 +99,7 @@ def test_each_target_has_a_factor() -> None:
 def test_a_gpu_s_host_counts_which_a_cpu_target_says_itself() -> None:
     gpu = factors(Target("cuda", "sm_90"))
     assert gpu["system"] == system()
-    assert [name for name in gpu if name.startswith("pass:")] == ["pass:separate_adds"]
+    assert [name for name in gpu if name.startswith("pass:")] == ["pass:separate_adds", "pass:one_row_products"]
     assert "system" not in factors(Target("cpu", "x86-64-v3"))
 
 
