@@ -11,10 +11,13 @@ __all__ = [
     "described",
     "described_aoti",
     "export",
+    "graphs",
     "in_memory",
     "inductor",
     "kernels",
+    "ops",
     "parameters",
     "triton",
+    "twins",
     "watch",
 ]

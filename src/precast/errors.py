@@ -24,8 +24,13 @@
     ├── NoEntryError             entry.absent           10
     │   └── AmbiguousKeyError    entry.ambiguous        10
     ├── LockedError              store.locked           11
-    └── RemoteError              remote.unreachable     12
-        └── RemoteRefusedError   remote.refused         12
+    ├── RemoteError              remote.unreachable     12
+    │   └── RemoteRefusedError   remote.refused         12
+    └── CaptureError             capture.failed         13
+        ├── GraphAddressError    capture.address        13
+        ├── GraphMemoryError     capture.memory         13
+        ├── RankDiffersError     capture.rank_differs   13
+        └── RankMissingError     capture.rank_missing   13
 
 Every error says what happened, why, and what to do next; `precast.cli` prints those three lines and nothing else.
 Codes and exit codes are a contract: they may be added to, never changed.
@@ -37,6 +42,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AmbiguousKeyError",
+    "CaptureError",
     "CompileError",
     "ConfigKeyError",
     "ConfigValueError",
@@ -44,7 +50,9 @@ __all__ = [
     "ExitCode",
     "FactoryError",
     "FormatError",
+    "GraphAddressError",
     "GraphBreakError",
+    "GraphMemoryError",
     "IncompatibleError",
     "LockedError",
     "NoEntryError",
@@ -52,6 +60,8 @@ __all__ = [
     "OptimizedModeError",
     "PartialError",
     "PrecastError",
+    "RankDiffersError",
+    "RankMissingError",
     "RemoteError",
     "RemoteRefusedError",
     "SignatureError",
@@ -82,6 +92,7 @@ class ExitCode(IntEnum):
     NO_ENTRY = 10
     LOCKED = 11
     REMOTE = 12
+    CAPTURE_FAILED = 13
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -283,3 +294,34 @@ class RemoteRefusedError(RemoteError):
     """A remote answers and says no: no permission, no such bucket, no space."""
 
     code = "remote.refused"
+
+
+class CaptureError(PrecastError):
+    """CUDA graphs could not be captured or replayed."""
+
+    code = "capture.failed"
+    exit_code = ExitCode.CAPTURE_FAILED
+
+
+class GraphAddressError(CaptureError):
+    """A graph would read memory that its input no longer lies in."""
+
+    code = "capture.address"
+
+
+class GraphMemoryError(CaptureError):
+    """The device has too little memory for the graphs."""
+
+    code = "capture.memory"
+
+
+class RankDiffersError(CaptureError):
+    """Ranks that must run in step are set up differently, or come to different batches."""
+
+    code = "capture.rank_differs"
+
+
+class RankMissingError(CaptureError):
+    """A rank did not come where the others wait for it."""
+
+    code = "capture.rank_missing"
