@@ -34,6 +34,15 @@ class LoraLimits:
     specialize: bool = True
     specialize_active: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse a negative number of adapters.
+
+        Raises:
+            ConfigValueError: `max_loras` is below 0.
+        """
+        if self.max_loras < 0:
+            raise ConfigValueError(f"`max_loras` cannot be {self.max_loras}", "it is at least 0", "give 0 for none")
+
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
@@ -44,7 +53,8 @@ class BatchLimits:
         max_num_seqs: Most requests of a step.
         drafts: Draft tokens that each request of a decode step brings besides its own; the decode query length is one
             more.
-        draft_schedule: Fewer drafts for wider batches; empty for the same number always.
+        draft_schedule: Fewer drafts for wider batches; empty for the same number always. A batch wider than every tier
+            brings no drafts.
         adaptive_verification: Requests of a decode step may bring from one token to the decode query length.
         lora: LoRA adapters.
         num_ubatches: Microbatches that a decode step may be split into; 1 for none.
@@ -72,8 +82,40 @@ class BatchLimits:
             if value < smallest:
                 hint = f"give a number from {smallest}"
                 raise ConfigValueError(f"`{name}` cannot be {value}", f"it is at least {smallest}", hint)
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        """Refuse a schedule that no batch can follow; vllm-behaviour.md step 7 silently takes one tier instead."""
+        widths = [tier.max_reqs for tier in self.draft_schedule]
+        for tier in self.draft_schedule:
+            if tier.max_reqs < 1 or not 0 <= tier.drafts <= self.drafts:
+                raise ConfigValueError(
+                    f"`draft_schedule` cannot hold {tier.drafts} drafts up to {tier.max_reqs} requests",
+                    f"a tier has at least 1 request and from 0 to {self.drafts} drafts (`drafts`)",
+                    "change that tier, or raise drafts",
+                )
+            if widths.count(tier.max_reqs) > 1:
+                raise ConfigValueError(
+                    f"`draft_schedule` has two tiers up to {tier.max_reqs} requests",
+                    "such a batch would have two numbers of drafts",
+                    "leave one of them out",
+                )
 
     @property
     def decode_query_len(self) -> int:
         """Tokens that each request brings to a decode step: its own and its drafts."""
         return 1 + self.drafts
+
+    def drafts_of(self, num_reqs: int) -> int:
+        """Return the drafts that each request of a decode step of so many requests brings."""
+        if not self.draft_schedule:
+            return self.drafts
+        fitting = [tier for tier in self.draft_schedule if tier.max_reqs >= num_reqs]
+        return min(fitting, key=lambda tier: tier.max_reqs).drafts if fitting else 0
+
+    @property
+    def decode_tiers(self) -> tuple[tuple[int, int], ...]:
+        """Each query length that a decode step may have, ascending, with the widest batch in requests that has it."""
+        ends = {min(tier.max_reqs, self.max_num_seqs) for tier in self.draft_schedule}
+        widest = {1 + self.drafts_of(reqs): reqs for reqs in sorted({*ends, self.max_num_seqs})}
+        return tuple(sorted(widest.items()))

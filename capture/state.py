@@ -18,16 +18,19 @@ class BatchShape:
     Attributes:
         query_lens: New tokens of each request.
         num_tokens: Rows that the step computes: the requests' tokens, then padded rows.
+        max_query_len: Most tokens of a request that kernels are launched for; None for the longest of `query_lens`. A
+            FULL graph keeps the launches of its capture, so its capture names the longest request it may ever run.
     """
 
     query_lens: tuple[int, ...]
     num_tokens: int
+    max_query_len: int | None = None
 
     @classmethod
-    def spread(cls, num_tokens: int, num_reqs: int) -> "BatchShape":
+    def spread(cls, num_tokens: int, num_reqs: int, max_query_len: int | None = None) -> "BatchShape":
         """Spread tokens evenly over requests; the last ones take what is left over (vllm-behaviour.md step 8)."""
         each, rest = divmod(num_tokens, num_reqs)
-        return cls((each,) * (num_reqs - rest) + (each + 1,) * rest, num_tokens)
+        return cls((each,) * (num_reqs - rest) + (each + 1,) * rest, num_tokens, max_query_len)
 
 
 class GraphState(Protocol):
