@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from precast.aot.graph_facts import graph_facts
 from precast.aot.kernels import KIND, pack_kernels, record_kernels
 from precast.aot.payloads import payload_kind
 from precast.aot.progress import Progress
-from precast.aot.reference import ModelReference, SpecReference
 from precast.aot.request import CompileInput
-from precast.aot.settings import Settings
+from precast.aot.settings import Settings, settle_graph_mode
 from precast.aot.spec import Json
 from precast.aot.stamps import payload_stamps
 from precast.cache.environment import ignored_variables
@@ -22,7 +22,7 @@ from precast.cache.store import Store
 
 if TYPE_CHECKING:
     from precast.aot.compile import Compiled
-    from precast.aot.planning import CompilePlan
+    from precast.aot.planning import CompilePlan, Reference
 
 __all__ = ["Builder"]
 
@@ -41,7 +41,7 @@ class Builder:
         started: Value of `time.perf_counter` when the work began.
     """
 
-    reference: ModelReference | SpecReference
+    reference: "Reference"
     overrides: Mapping[str, Json]
     settings: Settings
     input: CompileInput
@@ -54,23 +54,29 @@ class Builder:
 
         Raises:
             CompileError: A piece could not be compiled; nothing is published.
+            ConfigValueError: FULL graphs were asked for, and the model's attention can be captured for nothing.
             StoreAccessError: The store cannot be written; nothing of the entry is visible.
         """
         from precast.aot.compile import CompileRequest, compile_pieces
         from precast.aot.publish import publish
 
+        settings = self._settled(plan)
         request = CompileRequest(
             kind=self.settings.payload,
             target=self.input.target,
-            options=self.settings.inductor_config,
+            options=self.settings.inductor_options(),
             modules=plan.modules,
             paths=self.reference.import_path,
             jobs=self.settings.jobs,
         )
         compiled = compile_pieces(plan.split.pieces, self.settings.ranges(), request, self.progress)
         kernels = self._kernels(plan)
-        draft = self._draft(plan, self._stamps(compiled, kernels), time.perf_counter() - self.started)
+        draft = self._draft(plan, settings, self._stamps(compiled, kernels), time.perf_counter() - self.started)
         return publish(self.store, draft, compiled, plan.split.plan, plan.sources, kernels)
+
+    def _settled(self, plan: "CompilePlan") -> Settings:
+        """Lower the graph mode by what the model allows: the manifest tells it, and the code does not depend on it."""
+        return settle_graph_mode(self.settings, graph_facts(plan.spec, plan.split.plan, self.settings.splitting_ops))
 
     def _kernels(self, plan: "CompilePlan") -> "Compiled | None":
         """Compile the Triton kernels that the splitting ops launch themselves, where the target is a GPU."""
@@ -92,7 +98,9 @@ class Builder:
         stamps = {kind.name: payload_stamps(kind.name, target, [kind.needs(made.data) for made in compiled])}
         return {**stamps, KIND: payload_stamps(KIND, target)} if kernels else stamps
 
-    def _draft(self, plan: "CompilePlan", stamps: dict[str, dict[str, str]], seconds: float) -> Manifest:
+    def _draft(
+        self, plan: "CompilePlan", settings: Settings, stamps: dict[str, dict[str, str]], seconds: float
+    ) -> Manifest:
         from precast import __version__
         from precast.splitter.stitch import stitch
 
@@ -101,7 +109,7 @@ class Builder:
             key=plan.key,
             model=ModelRecord(plan.spec.name, self.reference.text, {k: sealed_value(k, v) for k, v in config.items()}),
             factors=plan.factors,
-            settings=self.settings.record,
+            settings=settings.record,
             target=self.input.target.to_json(),
             stamps=stamps,
             plan=plan.split.plan.to_json(),

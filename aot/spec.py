@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from precast.cache.canonical import Json, canonical_json
+from precast.capture.support import AttentionGraphSupport
 from precast.errors import ConfigValueError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Json", "ModelSpec", "TensorInput"]
+    from precast.capture.limits import BatchLimits
+    from precast.capture.state import GraphState
+
+__all__ = ["MODEL_KINDS", "Json", "ModelSpec", "TensorInput"]
+
+MODEL_KINDS = ("decoder", "encoder_decoder", "pooling")
 
 _A_NAME = "the name of a parameter of forward"
 _PLAIN = "give numbers, texts, lists and dicts of them; a dtype by its name"
@@ -71,6 +77,13 @@ class ModelSpec:
         state: `state(module, num_tokens)` is a context with everything that the splitting ops read, such as a KV cache
             and its metadata, allocated on the module's device and for that many tokens; nobody reads what it holds.
             With it the Triton kernels that the ops launch are compiled ahead of time; None leaves that to the node.
+        graph_state: `graph_state(module, limits)` allocates what CUDA graphs are captured over: inputs, KV cache and
+            metadata for a serving process with these limits. None for a model that is not captured by precast.
+        graph_support: What each splitting op can be captured for inside of a FULL graph, by qualified name. A
+            splitting op that is left out counts as NEVER: a graph around an op that nobody vouched for could compute
+            wrong numbers. Neither this nor `kind` is part of the key; they decide which graphs are captured.
+        kind: `decoder`; `pooling` for a model that has no decode steps; `encoder_decoder` for one whose prompt steps
+            also run an encoder.
         load_weights: Fills the module's parameters in place, with real weights or seeded random ones. None keeps what
             `build` left.
     """
@@ -83,6 +96,9 @@ class ModelSpec:
     config: Mapping[str, Json] = field(default_factory=dict)
     load_weights: "Callable[[nn.Module], None] | None" = None
     state: "Callable[[nn.Module, int], AbstractContextManager[None]] | None" = None
+    graph_state: "Callable[[nn.Module, BatchLimits], GraphState] | None" = None
+    graph_support: Mapping[str, AttentionGraphSupport] = field(default_factory=dict)
+    kind: str = "decoder"
 
     def __post_init__(self) -> None:
         """Refuse values that would fail later, far from the model's code.
@@ -95,10 +111,24 @@ class ModelSpec:
         _require(_all_of(self.splitting_ops, str), "ModelSpec.splitting_ops", self.splitting_ops, "a tuple of op names")
         for part in ("build", "sample"):
             _require(callable(getattr(self, part)), f"ModelSpec.{part}", getattr(self, part), "something to call")
+        for part in ("load_weights", "state", "graph_state"):
+            value = getattr(self, part)
+            _require(value is None or callable(value), f"ModelSpec.{part}", value, "something to call, or None")
+        _require(self.kind in MODEL_KINDS, "ModelSpec.kind", self.kind, f"one of {', '.join(MODEL_KINDS)}")
+        self._check_support()
         _require(isinstance(self.config, Mapping), "ModelSpec.config", self.config, "a mapping")
         for key, value in self.config.items():
             _require(isinstance(key, str), "ModelSpec.config", key, "a mapping with texts as keys")
             _require_json(f"ModelSpec.config[{key!r}]", value)
+
+    def _check_support(self) -> None:
+        """Refuse support of what is no splitting op: a name written wrong would leave the op itself at NEVER."""
+        _require(isinstance(self.graph_support, Mapping), "ModelSpec.graph_support", self.graph_support, "a mapping")
+        for op, support in self.graph_support.items():
+            names = ", ".join(self.splitting_ops) or "none, as the spec has no splitting ops"
+            _require(op in self.splitting_ops, "ModelSpec.graph_support", op, f"names of splitting ops: {names}")
+            name, wanted = f"ModelSpec.graph_support[{op!r}]", ", ".join(AttentionGraphSupport.__members__)
+            _require(isinstance(support, AttentionGraphSupport), name, support, f"an AttentionGraphSupport: {wanted}")
 
 
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:

@@ -10,6 +10,7 @@ from precast.cache.fields import HEX64, Fields
 __all__ = [
     "BuildRecord",
     "ConstantRecord",
+    "LoweringRecord",
     "MegaRecord",
     "ModelRecord",
     "PayloadRecord",
@@ -47,6 +48,30 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LoweringRecord:
+    """One effect of one rule on a setting.
+
+    Attributes:
+        before: The value that the rule found.
+        after: The value that it made.
+        reason: Why, in one line.
+    """
+
+    before: Json
+    after: Json
+    reason: str
+
+    def json(self) -> dict[str, Json]:
+        """Return the JSON form."""
+        return {"from": self.before, "to": self.after, "reason": self.reason}
+
+    @classmethod
+    def read(cls, fields: Fields) -> "LoweringRecord":
+        """Read the JSON form."""
+        return cls(fields.get("from"), fields.get("to"), fields.text("reason"))
+
+
+@dataclass(frozen=True, slots=True)
 class SettingRecord:
     """One setting as it was resolved.
 
@@ -55,7 +80,8 @@ class SettingRecord:
         value: The value in force.
         origin: Where it came from: a flag, the environment, a file, a level, or the default.
         lowered_from: The value that was asked for, where a rule lowered it; else None.
-        reason: Why the rule lowered it, or empty.
+        reason: Why the last rule lowered it, or empty.
+        steps: Each effect, where several rules lowered it; the JSON form has no such field where one did or none.
     """
 
     name: str
@@ -63,16 +89,30 @@ class SettingRecord:
     origin: str
     lowered_from: Json = None
     reason: str = ""
+    steps: tuple[LoweringRecord, ...] = ()
+
+    @property
+    def lowerings(self) -> tuple[LoweringRecord, ...]:
+        """The effect of each rule, in order; empty where none lowered it."""
+        if self.steps or self.lowered_from is None:
+            return self.steps
+        return (LoweringRecord(self.lowered_from, self.value, self.reason),)
+
+    def lowered(self, value: Json, reason: str) -> "SettingRecord":
+        """Return the record after one more rule lowered the value."""
+        steps = (*self.lowerings, LoweringRecord(self.value, value, reason))
+        return SettingRecord(self.name, value, self.origin, steps[0].before, reason, steps if len(steps) > 1 else ())
 
     def json(self) -> dict[str, Json]:
         """Return the JSON form."""
-        return {
+        form: dict[str, Json] = {
             "name": self.name,
             "value": self.value,
             "origin": self.origin,
             "lowered_from": self.lowered_from,
             "reason": self.reason,
         }
+        return {**form, "steps": [step.json() for step in self.steps]} if self.steps else form
 
     @classmethod
     def read(cls, fields: Fields) -> "SettingRecord":
@@ -83,6 +123,7 @@ class SettingRecord:
             origin=fields.text("origin"),
             lowered_from=fields.get("lowered_from"),
             reason=fields.text("reason"),
+            steps=fields.records("steps", LoweringRecord.read) if fields.has("steps") else (),
         )
 
 

@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from precast.cache.canonical import Json
+from precast.capture.ranges import CAPTURE_SIZES
+from precast.cli.graph_flags import GraphFlags
 from precast.cli.options import assignments, integers
 
-__all__ = ["CompileFlags", "Payload"]
+__all__ = ["CompileFlags", "Payload", "Tune"]
 
 _COMPILE = "Compile settings"
 
@@ -24,8 +26,15 @@ class Payload(StrEnum):
     INDUCTOR = "inductor"
 
 
+class Tune(StrEnum):
+    """How many configs of a Triton kernel are shipped."""
+
+    STATIC = "static"
+    KEEP = "keep"
+
+
 @dataclass(frozen=True, slots=True)
-class CompileFlags:
+class CompileFlags(GraphFlags):
     """The options that say what is compiled and how; they are the same for `precompile` and `verify`."""
 
     overrides: Annotated[
@@ -39,13 +48,21 @@ class CompileFlags:
     payload: Annotated[
         Payload | None, typer.Option("--payload", help="Kind of compiled piece", rich_help_panel=_COMPILE)
     ] = None
+    tune: Annotated[
+        Tune | None,
+        typer.Option(
+            "--tune",
+            help="Ship one config of each Triton kernel, or keep all for the node to time once",
+            rich_help_panel=_COMPILE,
+        ),
+    ] = None
     target: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--target",
             metavar="NAME",
             help="auto, cpu, cuda; a GPU: a100, b200, h100, h200, l4, l40s, rtx4090, or FILE.json with its "
-            "description; or an architecture: x86-64-v3, x86-64-v4, sm_90",
+            "description; or an architecture: x86-64-v3, x86-64-v4, sm_90; precompile takes several",
             rich_help_panel=_COMPILE,
         ),
     ] = None
@@ -73,7 +90,7 @@ class CompileFlags:
         typer.Option(
             "--compile-sizes",
             metavar="LIST",
-            help="Token counts compiled on their own",
+            help="Token counts compiled on their own; cudagraph_capture_sizes stands for those that are captured",
             rich_help_panel=_COMPILE,
         ),
     ] = None
@@ -106,20 +123,31 @@ class CompileFlags:
         """Give what the user set, by the names of `precast.aot.settings`, and nothing that was left open."""
         given: dict[str, object] = {
             "payload": self.payload and self.payload.value,
-            "target": self.target,
+            "tune": self.tune and self.tune.value,
+            "target": tuple(self.target) if self.target else None,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "compile_range_endpoints": integers("--compile-range-endpoints", self.compile_range_endpoints),
-            "compile_sizes": integers("--compile-sizes", self.compile_sizes),
+            "compile_sizes": _compile_sizes(self.compile_sizes),
             "splitting_ops": tuple(self.splitting_ops) if self.splitting_ops else None,
             "inductor_config": assignments("--inductor", self.inductor) or None,
             "optimization_level": self.optimization_level,
             "jobs": self.jobs,
+            **self.graph_settings(),
         }
         return {name: value for name, value in given.items() if value is not None}
 
     def model_overrides(self) -> dict[str, Json]:
         """Give the values for the model's config: those of `--config-file`, then those of `--set`."""
         return {**_toml(self.config_file), **assignments("--set", self.overrides)}
+
+
+def _compile_sizes(text: str | None) -> tuple[int | str, ...] | None:
+    """Read numbers, among which a word may stand for the capture sizes."""
+    words = [word.strip() for word in (text or "").split(",")]
+    if CAPTURE_SIZES not in words:
+        return integers("--compile-sizes", text)
+    numbers = ",".join(word for word in words if word != CAPTURE_SIZES)
+    return (*(integers("--compile-sizes", numbers) or ()), CAPTURE_SIZES)
 
 
 def _toml(name: str | None) -> Mapping[str, Json]:

@@ -195,8 +195,8 @@ def _summary(shown: Shown) -> Iterable[tuple[str, str]]:
     if manifest.ignored:
         yield "ignored", f"{counted(len(manifest.ignored), 'variable')}: {', '.join(manifest.ignored)}"
     for setting in manifest.settings:
-        if setting.lowered_from is not None:
-            yield "lowered", f"{setting.name}  {setting.lowered_from} → {setting.value}  {setting.reason}"
+        for step in setting.lowerings:
+            yield "lowered", f"{setting.name}  {step.before} → {step.after}  {step.reason}"
     for number, payload in enumerate(manifest.payloads):
         yield ("" if number else "pieces"), payload_text(payload)
     if manifest.mega:
@@ -245,6 +245,14 @@ def _setting_rows(settings: Iterable[SettingRecord]) -> list[dict[str, Json]]:
             **setting.json(),
             "value": public_value("config", setting.name, setting.value),
             "lowered_from": public_value("config", setting.name, setting.lowered_from),
+            "steps": [
+                {
+                    "from": public_value("config", setting.name, step.before),
+                    "to": public_value("config", setting.name, step.after),
+                    "reason": step.reason,
+                }
+                for step in setting.lowerings
+            ],
         }
         for setting in settings
     ]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from precast.aot.spec import _DTYPES, ModelSpec, TensorInput
+from precast.capture.support import AttentionGraphSupport
 from precast.errors import ConfigValueError
 
 
@@ -67,6 +68,11 @@ def a_spec(**given: Any) -> ModelSpec:
         ({"splitting_ops": "a::b"}, "splitting_ops"), ({"splitting_ops": (1,)}, "splitting_ops"),
         ({"inputs": TensorInput("x", ())}, "inputs"), ({"inputs": ("x",)}, "inputs"),
         ({"build": None}, "build"), ({"sample": 3}, "sample"), ({"name": ""}, "name"),
+        ({"state": 3}, "state"), ({"graph_state": "x"}, "graph_state"), ({"load_weights": ()}, "load_weights"),
+        ({"kind": "encoder"}, "kind"), ({"graph_support": AttentionGraphSupport.ALWAYS}, "graph_support"),
+        ({"graph_support": {"a::c": AttentionGraphSupport.ALWAYS}}, "graph_support"),
+        ({"graph_support": {"a::b": 3}}, r"graph_support\['a::b'\]"),
+        ({"graph_support": {"a::b": "ALWAYS"}}, r"graph_support\['a::b'\]"),
     ],
 )  # fmt: skip
 def test_a_wrong_spec_is_refused_by_field(given: dict[str, Any], field: str) -> None:
@@ -77,3 +83,10 @@ def test_a_wrong_spec_is_refused_by_field(given: dict[str, Any], field: str) -> 
 def test_a_config_of_plain_values_is_taken() -> None:
     config = {"a": 1, "b": [1.5, None, "x"], "c": {"d": (True,)}}
     assert a_spec(config=config).config == config
+
+
+def test_what_graphs_need_to_know_is_taken() -> None:
+    support = {"a::b": AttentionGraphSupport.UNIFORM_BATCH}
+    made = a_spec(graph_support=support, graph_state=lambda module, limits: None, kind="pooling")
+    assert (made.graph_support, made.kind) == (support, "pooling")
+    assert (a_spec().graph_support, a_spec().kind, a_spec().graph_state) == ({}, "decoder", None)

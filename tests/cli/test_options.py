@@ -1,11 +1,15 @@
 """Option values are read with clear refusals."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precast.aot.settings import SETTING_NAMES
+from precast.aot.settings import SETTING_NAMES, resolve_settings
+from precast.capture.modes import CUDAGraphMode
 from precast.cli.compile_flags import CompileFlags, Payload
+from precast.cli.graph_flags import GraphFlags, GraphMode
 from precast.cli.options import assignments, exclusive, integers
 from precast.errors import ConfigValueError, UsageError
 
@@ -73,7 +77,7 @@ def test_settings_hold_only_what_the_user_gave() -> None:
 def test_every_flag_of_a_setting_has_the_name_of_that_setting() -> None:
     flags = CompileFlags(
         payload=Payload.AOTI,
-        target="cpu",
+        target=["cpu"],
         max_num_batched_tokens=8,
         compile_range_endpoints="4",
         compile_sizes="1",
@@ -85,3 +89,42 @@ def test_every_flag_of_a_setting_has_the_name_of_that_setting() -> None:
     assert len(flags.settings()) == 9
     assert set(flags.settings()) <= set(SETTING_NAMES)
     assert flags.settings()["inductor_config"] == {"triton.cudagraphs": False}
+
+
+def test_every_graph_mode_is_a_choice() -> None:
+    assert list(GraphMode) == list(CUDAGraphMode.__members__)
+
+
+GRAPHS = GraphFlags(
+    cudagraph_mode=GraphMode.FULL,
+    enforce_eager=True,
+    cudagraph_capture_sizes="1,2",
+    max_cudagraph_capture_size=2,
+    interactivity=True,
+    max_num_seqs=8,
+    drafts=3,
+    draft_schedule="8:3",
+    adaptive_verification=True,
+    max_loras=1,
+    specialize_lora=False,
+    specialize_active_lora=True,
+    num_ubatches=2,
+    ubatch_decode_tokens=4,
+)
+
+
+def test_every_graph_flag_sets_the_setting_of_its_name() -> None:
+    given = GRAPHS.graph_settings()
+    assert set(given) == {field.name for field in dataclasses.fields(GraphFlags)} <= set(SETTING_NAMES)
+    assert all(value is not None for value in given.values()), "each of them is tried"
+    settings = resolve_settings({**given, "target": "cpu"})
+    assert (settings.cudagraph_capture_sizes, settings.draft_schedule) == ((1, 2), ((8, 3),))
+    assert {r.name for r in settings.record if r.origin == "flag"} == {*given, "target"}
+    assert not any(value is not None for value in GraphFlags().graph_settings().values())
+
+
+def test_a_word_may_stand_for_the_capture_sizes_among_the_compile_sizes() -> None:
+    given = CompileFlags(compile_sizes="4, cudagraph_capture_sizes").settings()
+    assert given == {"compile_sizes": (4, "cudagraph_capture_sizes")}
+    with pytest.raises(ConfigValueError, match="capture_sizes"):
+        CompileFlags(compile_sizes="4,capture_sizes").settings()

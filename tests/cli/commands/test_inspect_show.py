@@ -8,6 +8,7 @@ import pytest
 from tests.cli.support import Ran, manifest_of, outside_fences, publish, put_entry
 
 from precast.cache.canonical import Json
+from precast.cache.records import SettingRecord
 from precast.cache.root import CacheRoot
 from precast.cache.store import Store
 
@@ -37,6 +38,24 @@ def test_json_holds_everything_but_the_code(run: Run, key: str) -> None:
     assert len(data["payloads"]) == 2
     assert data["settings"][0]["lowered_from"] == "FULL_AND_PIECEWISE"
     assert run("inspect", "show", key, "--code", "--json").json()["data"]["code"].startswith("def forward")
+
+
+def test_every_effect_on_a_setting_is_shown(run: Run, own_place: Path) -> None:
+    asked = SettingRecord("cudagraph_mode", "FULL_AND_PIECEWISE", "flag")
+    lowered = asked.lowered("FULL", "no splitting ops").lowered("FULL_DECODE_ONLY", "weak attention")
+    file = own_place / "manifest.json"
+    file.write_bytes(replace(manifest_of("tiny"), settings=(lowered,)).to_json())
+    lines = [line for line in run("inspect", "show", str(file)).out.splitlines() if line.startswith("lowered")]
+    assert lines == [
+        "lowered    cudagraph_mode  FULL_AND_PIECEWISE → FULL  no splitting ops",
+        "lowered    cudagraph_mode  FULL → FULL_DECODE_ONLY  weak attention",
+    ]
+    shown = run("inspect", "show", str(file), "--json").json()["data"]["settings"][0]
+    assert shown["lowered_from"] == "FULL_AND_PIECEWISE"
+    assert [(step["from"], step["to"]) for step in shown["steps"]] == [
+        ("FULL_AND_PIECEWISE", "FULL"),
+        ("FULL", "FULL_DECODE_ONLY"),
+    ]
 
 
 def test_a_secret_is_shown_as_a_short_hash(run: Run, key: str) -> None:
