@@ -16,7 +16,16 @@ from torch import Tensor, nn
 
 from precast.aot.spec import ModelSpec
 
-__all__ = ["FLOOR", "TOLERANCE", "Comparison", "build_real", "choose_token_counts", "compare"]
+__all__ = [
+    "FLOOR",
+    "TOLERANCE",
+    "Comparison",
+    "build_real",
+    "choose_token_counts",
+    "compare",
+    "compare_values",
+    "named_leaves",
+]
 
 TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
     {
@@ -71,6 +80,11 @@ class Comparison:
             return self.error / self.limit
         return math.inf if self.error else 0.0
 
+    def told(self) -> str:
+        """Say what is wrong, or how near the numbers come to their limit."""
+        told = f"largest relative error of a row {self.error:.2e}, limit {self.limit:.0e}"
+        return self.problem or (f"{self.where}: {told}" if self.where else told)
+
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
@@ -115,6 +129,22 @@ def compare(
         expected = _outcome(spec, module, reference, tokens)
         found = _outcome(spec, module, run, tokens)
     return _judge(tokens, expected, found)
+
+
+def named_leaves(value: Any, path: str) -> tuple[tuple[str, Any], ...]:
+    """Return the form of a result and copies of its tensors, by their path in it."""
+    return tuple(_leaves(value, path))
+
+
+def compare_values(tokens: int, expected: Sequence[tuple[str, Any]], found: Sequence[tuple[str, Any]]) -> Comparison:
+    """Compare what eager gave with what the compiled forward gave, by the same bounds as `compare`.
+
+    Args:
+        tokens: Token count, for the result.
+        expected: Tensors and forms by path, as `named_leaves` returns them.
+        found: The same.
+    """
+    return _judge(tokens, _Outcome(tuple(expected), ()), _Outcome(tuple(found), ()))
 
 
 def _outcome(spec: ModelSpec, module: nn.Module, run: Callable[..., Any], tokens: int) -> _Outcome:

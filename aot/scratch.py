@@ -9,10 +9,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["scratch_folder", "sweep_scratch"]
+from precast.errors import StoreAccessError
+
+__all__ = ["no_scratch", "optional_scratch", "scratch_folder", "sweep_scratch"]
 
 _PREFIXES = ("precast-compile-", "precast-load-")
 _LOCK = "owner.lock"
@@ -35,6 +37,31 @@ def scratch_folder(use: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+@contextmanager
+def optional_scratch(use: str) -> Iterator[Path | None]:
+    """Make a folder as `scratch_folder` does, or give None where none can be made: most loads need none."""
+    with ExitStack() as stack:
+        folder = None
+        with suppress(OSError):
+            folder = stack.enter_context(scratch_folder(use))
+        yield folder
+
+
+def no_scratch(why: str, path: str) -> StoreAccessError:
+    """Return the error for a temporary folder that a load needs and cannot use.
+
+    Args:
+        why: What is wrong with it.
+        path: The file or folder concerned.
+    """
+    return StoreAccessError(
+        "a payload could not be unpacked into the temporary folder",
+        why,
+        "free space or give access there, or name another folder in TMPDIR",
+        path=path,
+    )
 
 
 def sweep_scratch() -> None:

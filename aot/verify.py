@@ -9,18 +9,23 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from precast.aot.load import LoadedPieces, bind_module, load_pieces
+from precast.aot.capture_request import Obstacle, capture_request, require_gpu
+from precast.aot.load import load_pieces
+from precast.aot.loaded import LoadedEntry
+from precast.aot.phases import OTHER, PhaseClock
 from precast.aot.progress import Progress, Silent
+from precast.aot.report import Finding, Stage, VerifyReport, counted
 from precast.aot.settings import Settings
 from precast.aot.sources import Degradation, MegaSource, names_file, require_own
-from precast.aot.spec import Json, ModelSpec
+from precast.aot.spec import Json
 from precast.aot.stamps import incompatible, mismatches, refuse_optimized_mode
 from precast.aot.subject import Subject, file_subject, find_subject, with_model
 from precast.aot.torch_seams.watch import CompileWatch
+from precast.aot.verify_capture import check_capture
+from precast.aot.verify_numerics import check_numerics
 from precast.cache.damage import Damage
 from precast.cache.options import StoreOptions, open_store, signed_options
 from precast.cache.remotes import open_tier
@@ -29,69 +34,16 @@ from precast.cache.signing_keys import PublicKey, load_public_keys
 from precast.cache.store import Store
 from precast.errors import (
     CorruptError,
-    ExitCode,
     FormatError,
     PrecastError,
     SignatureError,
     UsageError,
-    VerifyError,
 )
-
-if TYPE_CHECKING:
-    from precast.aot.numerics import Comparison
 
 __all__ = ["LEVELS", "Stage", "VerifyReport", "verify"]
 
-LEVELS = ("files", "env", "load", "numerics")
+LEVELS = ("files", "env", "load", "numerics", "capture")
 _HEAVY = ("torch._dynamo", "torch._inductor", "sympy", "triton")
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One level of a verify.
-
-    Attributes:
-        name: The level.
-        status: `ok`, `failed`, `degraded` or `skipped`.
-        seconds: Wall time.
-        summary: One line for people.
-        facts: The same for machines.
-    """
-
-    name: str
-    status: str
-    seconds: float
-    summary: str
-    facts: Mapping[str, Json] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """The outcome.
-
-    Attributes:
-        key: The entry's key.
-        level: The highest level that ran.
-        stages: What was checked, in order.
-        problems: Every failure.
-    """
-
-    key: str
-    level: str
-    stages: tuple[Stage, ...]
-    problems: tuple[PrecastError, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether everything that was asked for passed."""
-        return not self.problems and all(s.status in ("ok", "skipped") for s in self.stages)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """Return the exit code of the first problem; a degraded load is a partial success."""
-        if self.problems:
-            return self.problems[0].exit_code
-        return ExitCode.OK if self.ok else ExitCode.PARTIAL
 
 
 def verify(
@@ -105,6 +57,7 @@ def verify(
     token_counts: Sequence[int] | None = None,
     model: str | None = None,
     options: StoreOptions | None = None,
+    bench: bool = False,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Verify one entry.
@@ -112,41 +65,67 @@ def verify(
     Args:
         what: A key or prefix, a mega file, or MODEL; a key finds its model again when it can be found.
         overrides: Values for the model's config, with MODEL.
-        settings: Settings, with MODEL.
+        settings: Settings: with MODEL they choose the entry, and for level `capture` the graphs.
         cache_dir: The cache root.
-        level: `files`, `env`, `load`, `numerics`, or `auto` for the highest possible; who signed the entry is looked
-            at before any of them.
+        level: `files`, `env`, `load`, `numerics`, `capture`, or `auto` for the highest possible; who signed the entry
+            is looked at before any of them.
         strict: Fail for a missing or damaged object; else its copy in the mega file is used and reported.
         token_counts: Token counts to compare at; 1, 2, a prime, a power of two and the largest by default.
         model: MODEL to compare numbers with, where `what` is a file or a key: neither says where its model lies.
         options: How the store is opened; by default as the environment says.
+        bench: Time decode steps too; asks for level `capture`.
         progress: Is told what goes on.
 
     Raises:
         NoEntryError: There is no such entry; nothing is ever compiled from here.
+        NoGpuError: Level `capture` is asked for, and there is no GPU or the entry was compiled for none.
         UsageError: An unknown level, or a file of a public key that cannot be used.
     """
     refuse_optimized_mode()
-    if level not in (*LEVELS, "auto"):
-        raise UsageError(f"unknown level `{level}`", f"levels: {', '.join(LEVELS)}, auto", "choose one of these")
+    clock = PhaseClock()
     options = signed_options(options, None)
     keys = load_public_keys(options.required_signatures)
+    asked = _Asked(_level(level, bench), strict, token_counts, settings, bench, keys, options, progress or Silent())
     degraded: list[Degradation] = []
     if names_file(os.fspath(what)):
-        subject = with_model(file_subject(Path(what)), model, overrides or {})
-        checks = _Verify(subject, strict, token_counts, progress or Silent(), degraded, keys, options)
-        return checks.run(level)
+        with clock.phase("find"):
+            subject = with_model(file_subject(Path(what)), model, overrides or {})
+        return _Verify(subject, asked, degraded, clock).run()
     store, options = open_store(cache_dir, options)
+    asked = replace(asked, options=options)
     try:
-        subject = find_subject(
-            os.fspath(what), dict(overrides or {}), settings, store, trusts_hints=not keys, strict=strict,
-            on_degraded=degraded.append, tier=open_tier(store, options, (progress or Silent()).warning),
-        )  # fmt: skip
+        with clock.phase("find"):
+            subject = find_subject(
+                os.fspath(what), dict(overrides or {}), settings, store, trusts_hints=not keys, strict=strict,
+                on_degraded=degraded.append, tier=open_tier(store, options, asked.progress.warning),
+            )  # fmt: skip
+            subject = with_model(subject, model, overrides or {})
     except CorruptError as error:
         return _without_manifest(store, error)
-    subject = with_model(subject, model, overrides or {})
     with store.hold(subject.key):
-        return _Verify(subject, strict, token_counts, progress or Silent(), degraded, keys, options).run(level)
+        return _Verify(subject, asked, degraded, clock).run()
+
+
+def _level(level: str, bench: bool) -> str:
+    if level not in (*LEVELS, "auto"):
+        raise UsageError(f"unknown level `{level}`", f"levels: {', '.join(LEVELS)}, auto", "choose one of these")
+    if bench and level not in ("auto", "capture"):
+        raise UsageError(f"level `{level}` times nothing", "only captured graphs are timed", "leave the level out")
+    return "capture" if bench else level
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a verify was asked for."""
+
+    level: str
+    strict: bool
+    token_counts: Sequence[int] | None
+    settings: Settings | None
+    bench: bool
+    keys: Sequence[PublicKey]
+    options: StoreOptions
+    progress: Progress
 
 
 def _without_manifest(store: Store, error: CorruptError) -> VerifyReport:
@@ -172,58 +151,53 @@ def _problems(key: str, damage: Sequence[Damage]) -> Iterator[CorruptError]:
 class _Verify:
     """Runs the levels and keeps what each found."""
 
-    def __init__(
-        self,
-        subject: Subject,
-        strict: bool,
-        token_counts: Sequence[int] | None,
-        progress: Progress,
-        degraded: list[Degradation],
-        keys: Sequence[PublicKey],
-        options: StoreOptions,
-    ) -> None:
+    def __init__(self, subject: Subject, asked: _Asked, degraded: list[Degradation], clock: PhaseClock) -> None:
         self.subject = subject
-        self.strict = strict
-        self.token_counts = token_counts
-        self.progress = progress
+        self.asked = asked
         self.degraded = degraded
-        self.keys = keys
-        self.options = options
         self.stages: list[Stage] = []
         self.problems: list[PrecastError] = []
         self.watch = CompileWatch()
+        self.clock = clock
 
-    def run(self, level: str) -> VerifyReport:
+    def run(self) -> VerifyReport:
+        level = self.asked.level
         wanted = LEVELS if level == "auto" else LEVELS[: LEVELS.index(level) + 1]
         steps = {"files": self._files, "env": self._env}
-        self._step("signature", self._signature)
+        if level == "capture":
+            require_gpu(self.subject.manifest, self.asked.settings)
+        with self.clock.phase("signature"):
+            self._step("signature", self._signature)
         if any(isinstance(problem, SignatureError) for problem in self.problems):
             return self._report()
         for name in wanted[:2]:
-            self._step(name, steps[name])
+            with self.clock.phase(name):
+                self._step(name, steps[name])
         if len(wanted) > 2 and not self.problems:
-            with self.watch:
-                self._loaded_levels(wanted[2:], required=level == "numerics")
+            # To watch every name of every module takes its time, at both ends.
+            with self.clock.phase("watch"), self.watch, self.clock.phase(OTHER):
+                self._loaded_levels(wanted[2:])
         self.subject.source.touch()
         return self._report()
 
     def _report(self) -> VerifyReport:
         ran = [s.name for s in self.stages if s.status != "skipped"]
-        return VerifyReport(self.subject.key, ran[-1], tuple(self.stages), tuple(self.problems))
+        phases = self.clock.seconds()
+        return VerifyReport(self.subject.key, ran[-1], tuple(self.stages), tuple(self.problems), phases)
 
-    def _signature(self) -> tuple[str, dict[str, Json], str]:
+    def _signature(self) -> Finding:
         """Look at who signed the entry. Damage to signatures counts as damage, whether or not any are asked for."""
         signatures = self.subject.source.signatures()
-        if self.keys:
-            require_signature(self.subject.manifest, signatures, self.keys)
+        if self.asked.keys:
+            require_signature(self.subject.manifest, signatures, self.asked.keys)
         judged = judge(self.subject.manifest, signatures)
         facts: dict[str, Json] = {
             "signatures": [{"id": j.id, "algorithm": j.algorithm, "verdict": j.verdict} for j in judged],
-            "required": [key.id for key in self.keys],
+            "required": [key.id for key in self.asked.keys],
         }
         member = "the header" if isinstance(self.subject.source, MegaSource) else "signatures.json"
         bad = [f"{member}: {fault}" for fault in faults(self.subject.manifest, signatures)]
-        if bad and self.strict:
+        if bad and self.asked.strict:
             raise CorruptError(
                 f"the signatures of entry {self.subject.key[:12]} are damaged", "; ".join(bad),
                 "run `precast precompile` again: it takes such signatures away", entry=self.subject.key,
@@ -235,21 +209,37 @@ class _Verify:
             return f"signed by {', '.join(valid)}", facts, "ok"
         return signatures.unread or ", ".join(f"{j.id} {j.verdict}" for j in judged) or "unsigned", facts, "skipped"
 
-    def _loaded_levels(self, names: Sequence[str], *, required: bool) -> None:
-        loaded: list[LoadedPieces] = []
+    def _loaded_levels(self, names: Sequence[str]) -> None:
+        loaded: list[LoadedEntry] = []
         self._step("load", lambda: self._load(loaded))
         if "numerics" not in names or self.problems:
             return
         if self.subject.spec is None:
             why = "the model is not at hand; name it with --model to compare numbers"
-            self.stages.append(Stage("numerics", "skipped", 0.0, why))
-            if required:
-                self.problems.append(UsageError("numbers cannot be compared", why, "run it again with --model MODEL"))
+            hint = "run it again with --model MODEL"
+            for name in names[1:]:
+                self._skip(name, why, UsageError("numbers cannot be compared", why, hint))
             return
-        self._step("numerics", lambda: self._numerics(loaded[0]))
+        entry = loaded[0]
+        self._step("numerics", lambda: check_numerics(entry, self.asked.token_counts))
+        if "capture" in names and not self.problems:
+            self._capture(entry)
 
-    def _step(self, name: str, check: Callable[[], tuple[str, dict[str, Json], str]]) -> None:
-        self.progress.start(name, 0)
+    def _capture(self, entry: LoadedEntry) -> None:
+        request = capture_request(entry, self.asked.settings, bench=self.asked.bench)
+        if isinstance(request, Obstacle):
+            self._skip("capture", request.why, request.problem)
+        else:
+            self._step("capture", lambda: check_capture(entry, request))
+
+    def _skip(self, name: str, why: str, problem: PrecastError | None) -> None:
+        """Leave a level out; that is a problem only for the level that was asked for."""
+        self.stages.append(Stage(name, "skipped", 0.0, why))
+        if problem is not None and name == self.asked.level:
+            self.problems.append(problem)
+
+    def _step(self, name: str, check: Callable[[], Finding]) -> None:
+        self.asked.progress.start(name, 0)
         started = time.perf_counter()
         try:
             summary, facts, status = check()
@@ -257,20 +247,20 @@ class _Verify:
             self.problems.append(error)
             summary, facts, status = error.what, {}, "failed"
         self.stages.append(Stage(name, status, time.perf_counter() - started, summary, facts))
-        self.progress.finish(name)
+        self.asked.progress.finish(name)
 
-    def _files(self) -> tuple[str, dict[str, Json], str]:
+    def _files(self) -> Finding:
         source = self.subject.source
         count = len({p.object for p in source.manifest.payloads})
         damage = source.damage()
         facts: dict[str, Json] = {"objects": count, "damaged": [item.json() for item in damage]}
         told = "; ".join(map(str, damage)) or f"{count} objects match"
-        if damage and self.strict:
+        if damage and self.asked.strict:
             self.problems += _problems(self.subject.key, damage)
             return told, facts, "failed"
         return told, facts, "degraded" if damage else "ok"
 
-    def _env(self) -> tuple[str, dict[str, Json], str]:
+    def _env(self) -> Finding:
         refuse_optimized_mode()
         manifest = self.subject.manifest
         differing = mismatches(manifest, os.environ)
@@ -282,115 +272,25 @@ class _Verify:
             return problem.what, facts, "failed"
         return " · ".join(f"{k} {v}" for k, v in stamps.items()), facts, "ok"
 
-    def _load(self, loaded: list[LoadedPieces]) -> tuple[str, dict[str, Json], str]:
-        require_own(self.subject.source, self.options)
-        import torch  # noqa: F401 - its import is not part of the load
+    def _load(self, loaded: list[LoadedEntry]) -> Finding:
+        require_own(self.subject.source, self.asked.options)
+        with self.clock.phase("import"):
+            import torch  # noqa: F401 - its import is not part of the load
 
         started = time.perf_counter()
-        with self.watch.section("load"):
-            loaded.append(load_pieces(self.subject.source))
+        with self.watch.section("load"), self.clock.phase("load"):
+            pieces = load_pieces(self.subject.source)
         seconds = time.perf_counter() - started
-        counts = self._require_zero("load", processes=self._starts_processes())
+        loaded.append(LoadedEntry(self.subject, pieces, self.watch, self.clock, self.asked.progress))
+        counts = loaded[0].require_zero("load", processes=self._starts_processes())
         imported = [m for m in _HEAVY if m in sys.modules]
-        summary = f"{len(loaded[0].callables)} payloads in {seconds * 1000:.0f} ms · {_zeros(counts)}"
+        summary = f"{len(pieces.callables)} payloads in {seconds * 1000:.0f} ms · {counted(counts)}"
         facts: dict[str, Json] = {"load_seconds": round(seconds, 6), "imported": list(imported), **counts}
         if self.degraded:
             facts["degraded"] = [[d.payload, d.reason] for d in self.degraded]
             return f"degraded: {len(self.degraded)} payloads came from the mega file · {summary}", facts, "degraded"
         return summary, facts, "ok"
 
-    def _numerics(self, loaded: LoadedPieces) -> tuple[str, dict[str, Json], str]:
-        from precast.aot.numerics import build_real, choose_token_counts
-
-        assert self.subject.spec is not None
-        spec = self.subject.spec()
-        with self.watch.section("eager"):
-            module = build_real(spec, str(self.subject.manifest.target["device"]))
-        run = bind_module(loaded, module)
-        counts = tuple(self.token_counts or choose_token_counts(loaded.ranges))
-        outside = [n for n in counts if not any(low <= n <= high for low, high in loaded.ranges)]
-        if outside:
-            raise UsageError(
-                f"{outside[0]} tokens are outside the entry's compile ranges",
-                ", ".join(f"{low}-{high}" for low, high in loaded.ranges),
-                "choose token counts inside them",
-            )
-        self.progress.start("compare", len(counts))
-        results = list(self._compare_all(spec, module, run, counts))
-        self.progress.finish("compare")
-        return self._judge(results)
-
-    def _compare_all(
-        self, spec: ModelSpec, module: Any, run: Callable[..., Any], counts: Sequence[int]
-    ) -> "Iterator[Comparison]":
-        from precast.aot.numerics import compare
-
-        def eager(*inputs: Any) -> Any:
-            with self.watch.section("eager"):
-                return module(*inputs)
-
-        for tokens in counts:
-            started = time.perf_counter()
-            with self.watch.section("run"):
-                result = compare(spec, module, run, tokens, eager)
-            self.progress.advance("compare", f"{tokens} tokens", time.perf_counter() - started, 0)
-            yield result
-
-    def _judge(self, results: "Sequence[Comparison]") -> tuple[str, dict[str, Json], str]:
-        counts = self._require_zero("run", processes=True)
-        own = self.watch.counts("eager")
-        worst = max(results, key=lambda r: r.ratio)
-        bad = [r for r in results if not r.ok]
-        if bad:
-            raise VerifyError(
-                f"the numbers are wrong at {', '.join(str(r.tokens) for r in bad)} tokens",
-                bad[0].problem
-                or f"{bad[0].where}: largest relative error of a row {bad[0].error:.2e}, limit {bad[0].limit:.0e}",
-                "run `precast precompile --force`, and report the model if it stays wrong",
-                entry=self.subject.key,
-            )
-        tokens = ", ".join(str(r.tokens) for r in results)
-        facts: dict[str, Json] = {
-            "tokens": [r.tokens for r in results],
-            "max_abs": max(r.max_abs for r in results),
-            "max_relative_error": worst.error,
-            "limit": worst.limit,
-            "worst": worst.where,
-            **counts,
-            "eager_model": dict(own),
-        }
-        summary = (
-            f"{tokens} tokens · largest relative error {worst.error:.1e} (limit {worst.limit:.0e}) · {_zeros(counts)}"
-        )
-        if any(own.values()):
-            summary += f" · the model's own ops, apart: {_zeros(own)}"
-        return summary, facts, "ok"
-
     def _starts_processes(self) -> bool:
         """Tell whether a load may start processes: one of `aoti` payloads alone starts none."""
         return any(p.kind == "inductor" for p in self.subject.manifest.payloads)
-
-    def _require_zero(self, section: str, *, processes: bool) -> dict[str, Json]:
-        """Refuse compile work in a section, and other processes too where it may start none."""
-        counts = self.watch.counts(section)
-        if self.watch.missing:
-            raise VerifyError(
-                "this torch cannot be watched",
-                f"it lacks {', '.join(self.watch.missing)}",
-                "use a version of torch that precast knows",
-            )
-        compiled = any(count for kind, count in counts.items() if kind != "processes")
-        if compiled or (counts["processes"] and not processes):
-            seen = [d for d in self.watch.details if d.startswith(f"{section}:")]
-            what = "something was traced or compiled" if compiled else "a process was started"
-            raise VerifyError(
-                f"{what}: {_zeros(counts)}",
-                "; ".join(seen[:4]),
-                "run `precast precompile --force`",
-                entry=self.subject.key,
-            )
-        return dict(counts)
-
-
-def _zeros(counts: Mapping[str, Any]) -> str:
-    return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items())

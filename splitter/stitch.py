@@ -5,7 +5,7 @@ The call of a piece costs one list and one call, with no `nn.Module.__call__` on
 """
 
 import keyword
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,13 @@ class Stitched:
     ops: tuple[tuple[str, str, str], ...]
 
 
-def stitch(plan: SplitPlan) -> Stitched:
+def stitch(plan: SplitPlan, omitted: Collection[int] = ()) -> Stitched:
     """Generate the forward function of a plan.
 
     Args:
         plan: A plan; its value names must be Python identifiers.
+        omitted: Calls of splitting ops to leave out, by index of the step; none whose result is used. Values die where
+            they die with those calls, so that what is allocated in between lies where it does without the omission.
 
     Raises:
         CorruptError: A name in the plan is not an identifier, or a value is used before it exists.
@@ -64,7 +66,8 @@ def stitch(plan: SplitPlan) -> Stitched:
     pieces: list[tuple[str, str]] = []
     dying = _deaths(plan)
     for index, step in enumerate(plan.steps):
-        lines.append("    " + _statement(step, pieces, variants, taken))
+        if index not in omitted:
+            lines.append("    " + _statement(step, pieces, variants, taken))
         if dying[index]:
             lines.append(f"    del {', '.join(dying[index])}")
     lines.append(f"    return {_expression(plan.result)}")
@@ -77,6 +80,7 @@ def bind(
     pieces: Mapping[str, PieceCallable],
     values: Mapping[str, Any],
     resolve_op: Callable[[str, str], Any],
+    wrap: Callable[[int, PieceCallable], PieceCallable] | None = None,
 ) -> Callable[..., Any]:
     """Compile the generated source and bind it to loaded pieces, module state and ops.
 
@@ -85,12 +89,14 @@ def bind(
         pieces: Callable of each unique piece, by key: takes a list of tensors, returns a sequence of tensors.
         values: State and constants by plan name.
         resolve_op: Returns the callable of (qualified name, overload).
+        wrap: Returns what to call in place of a piece, from its position and the piece; None for the piece itself.
 
     Returns:
         The stitched forward, with the signature of the plan's arguments.
     """
     scope: dict[str, Any] = {"__builtins__": {}, **values}
-    scope.update({name: pieces[key] for name, key in stitched.pieces})
+    for at, (name, key) in enumerate(stitched.pieces):
+        scope[name] = pieces[key] if wrap is None else wrap(at, pieces[key])
     scope.update({name: resolve_op(op, overload) for name, op, overload in stitched.ops})
     if "torch." in stitched.source:
         import torch

@@ -8,6 +8,7 @@ import typer
 from precast.cli.command import command, with_options
 from precast.cli.compile_flags import CompileFlags
 from precast.cli.options import Level, integers
+from precast.cli.process_age import process_age
 from precast.cli.session import Session
 from precast.cli.store_flags import StoreFlags
 from precast.errors import ExitCode
@@ -31,8 +32,11 @@ def verify(
     ] = None,
     sizes: Annotated[str | None, typer.Option("--sizes", metavar="LIST", help="Token counts to run")] = None,
     strict: Annotated[bool, typer.Option("--strict/--no-strict", help="Fail for a missing piece")] = True,
+    bench: Annotated[
+        bool, typer.Option("--bench", help="Time decode steps by batch size; goes to level capture")
+    ] = False,
 ) -> ExitCode:
-    """Prove that an entry is sound, fits this node, loads with nothing compiled and computes rightly."""
+    """Prove that an entry is sound, fits this node, loads with nothing compiled, computes rightly and captures."""
     from precast.cli.selection import only_entry
     from precast.cli.verify_view import show_verify, verify_data
 
@@ -43,6 +47,7 @@ def verify(
     with session.working() as progress:
         from precast.aot.verify import verify as verify_entry
 
+        started = process_age()
         report = verify_entry(
             wanted,
             overrides=overrides,
@@ -53,8 +58,9 @@ def verify(
             token_counts=token_counts,
             model=model,
             options=session.store_options(store_flags),
+            bench=bench,
             progress=progress,
         )
-    show_verify(session.out, report)
-    session.out.result(verify_data(report), [report.key] if report.ok else [])
+    show_verify(session.out, report, started)
+    session.out.result(verify_data(report, started), [report.key] if report.ok else [])
     return report.exit_code

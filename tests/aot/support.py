@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from tests.cache.support import make_manifest
 
-from precast.aot.load import CompiledModel, LoadedPieces, bind_module
+from precast.aot.binding import LoadedPieces, bind_forward, bind_state
+from precast.aot.load import CompiledModel
 from precast.aot.stamps import payload_stamps
 from precast.aot.target import Target, cpu_isa
 from precast.cache.canonical import sha256
@@ -66,12 +67,12 @@ def publish(root: Path, made: Manifest, raw: bytes = RAW) -> Store:
     return store
 
 
-def loaded(split_plan: SplitPlan, pieces: Mapping[tuple[int, int], Piece], module: Any = None) -> Callable[..., Any]:
+def loaded(split_plan: SplitPlan, pieces: Mapping[tuple[int, int], Piece], module: Any = None) -> CompiledModel:
     """Bind callables to a module as `load` does."""
     callables = {(PIECE, span): run for span, run in pieces.items()}
     made = manifest(split_plan)
-    dispatch = bind_module(LoadedPieces(made, split_plan, callables), module or torch.nn.Module())
-    return CompiledModel(made, dispatch)
+    bound = bind_state(LoadedPieces(made, split_plan, callables), module or torch.nn.Module())
+    return CompiledModel(made, bind_forward(bound), bound=bound)
 
 
 class Recorder:

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.aot import graphed
+from tests.aot.graphed import one_thread  # noqa: F401 - a fixture
 from tests.aot.support import manifest, publish
+from tests.capture.support import ReplayingBackend
 from tests.conftest import REPOSITORY, TinyEntry
 
-from precast.aot.verify import LEVELS, Stage, VerifyReport, verify
+from precast.aot.settings import resolve_settings
+from precast.aot.verify import LEVELS, verify
+from precast.cache.canonical import sha256
 from precast.cache.mega import write_mega
 from precast.cache.store import Store
-from precast.errors import ExitCode, IncompatibleError, NoEntryError, UnknownModelError, UsageError, VerifyError
+from precast.errors import ExitCode, NoEntryError, NoGpuError, UnknownModelError, UsageError, VerifyError
 
 # Runs in a process of its own: what is imported and what is compiled can only be seen there.
 _VERIFY = """
@@ -230,9 +235,81 @@ def test_what_is_not_there_is_said_and_nothing_is_compiled(tmp_path: Path, what:
         verify(what, cache_dir=tmp_path)
 
 
-def test_a_report_s_exit_code_is_that_of_its_first_problem() -> None:
-    stage = Stage("files", "ok", 0.0, "")
-    assert VerifyReport("k", "files", (stage,), ()).exit_code == ExitCode.OK
-    problems = (IncompatibleError("a"), VerifyError("b"))
-    assert VerifyReport("k", "files", (stage,), problems).exit_code == ExitCode.INCOMPATIBLE
-    assert VerifyReport("k", "load", (replace(stage, status="degraded"),), ()).exit_code == ExitCode.PARTIAL
+def test_what_captures_nothing_is_told_before_anything_is_done(tmp_path: Path) -> None:
+    made = manifest()
+    publish(tmp_path, made)
+    for asked in ({"level": "capture"}, {"bench": True}, {"level": "capture", "bench": True}):
+        with pytest.raises(NoGpuError, match="graphs cannot be captured") as caught:
+            verify(made.key, cache_dir=tmp_path, **asked)
+        assert "compiled for the cpu" in caught.value.why
+    with pytest.raises(UsageError, match="times nothing"):
+        verify(made.key, cache_dir=tmp_path, level="load", bench=True)
+
+
+def test_without_the_model_nothing_can_be_captured_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kind:
+        def load(self, data: bytes, folder: Path, name: str) -> Any:
+            return list
+
+    monkeypatch.setattr("precast.aot.load.payload_kind", lambda name: Kind())
+    made = manifest(model=replace(manifest().model, reference="gone"))
+    publish(tmp_path, made)
+    automatic = verify(made.key, cache_dir=tmp_path)
+    assert [s.status for s in automatic.stages if s.name in ("numerics", "capture")] == ["skipped", "skipped"]
+    assert automatic.ok
+    monkeypatch.setattr("precast.aot.verify.require_gpu", lambda *_: None)
+    asked = verify(made.key, cache_dir=tmp_path, level="capture")
+    assert (asked.ok, asked.exit_code) == (False, ExitCode.USAGE)
+
+
+@pytest.fixture
+def eager_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Publish a decoder whose payloads are the names of pieces that run eagerly; return its key."""
+    pieces = graphed.pieces()
+    raw = {f"{key} {low}-{high}".encode(): (key, (low, high)) for key, (low, high) in pieces.callables}
+
+    class Kind:
+        def load(self, data: bytes, folder: Path, name: str) -> Any:
+            return pieces.callables[raw[data]]
+
+    monkeypatch.setattr("precast.aot.load.payload_kind", lambda name: Kind())
+    base = manifest(pieces.plan)
+    records = tuple(
+        replace(base.payloads[0], name=f"{key}:{low}-{high}", object=sha256(data), bytes=len(data), range=(low, high))
+        for data, (key, (low, high)) in raw.items()
+    )
+    made = replace(base, payloads=records)
+    store = Store(tmp_path)
+    for data in raw:
+        store.put_object(data)
+    store.publish(made, write_mega(made, {sha256(data): data for data in raw}, {}))
+    return made.key
+
+
+MODEL = f"{Path(graphed.__file__)}:captured"
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_on_a_cpu_entry_capture_is_skipped_with_the_reason(eager_entry: str, tmp_path: Path) -> None:
+    report = verify(eager_entry, cache_dir=tmp_path, model=MODEL, token_counts=[1, 9])
+    assert report.ok, report.problems
+    assert (report.level, report.stages[-1].name, report.stages[-1].status) == ("numerics", "capture", "skipped")
+    assert "compiled for the cpu, which has no CUDA graphs" in report.stages[-1].summary
+    assert {"find", "files", "env", "import", "load", "build model", "bind", "compare"} <= set(report.phases)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_every_level_up_to_capture(eager_entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precast.aot.capture_request._no_gpu", lambda *_: None)
+    monkeypatch.setattr("precast.aot.graphs.cuda_backend", lambda bound: ReplayingBackend())
+    settings = resolve_settings({"target": "h200", "cudagraph_capture_sizes": "1,4,8", "max_num_seqs": 4})
+    report = verify(
+        eager_entry, cache_dir=tmp_path, model=MODEL, token_counts=[1], level="capture", settings=settings, bench=True
+    )
+    assert report.ok, report.problems
+    assert report.level == "capture"
+    facts = dict(report.stages[-1].facts)
+    assert facts["sizes"] == [1, 4, 8]
+    assert set(facts["modes"]) == {"FULL", "PIECEWISE"}  # type: ignore[arg-type]
+    assert report.phases["build model"] > 0
+    assert report.unaccounted < 0.05, dict(report.phases)

@@ -62,6 +62,7 @@ class FakeReport:
     ok: bool
     exit_code: ExitCode
     problems: tuple[PrecastError, ...] = ()
+    phases: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

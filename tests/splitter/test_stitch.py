@@ -185,6 +185,40 @@ def test_each_value_dies_right_after_its_last_use() -> None:
     assert list(alive) == [result]
 
 
+def test_a_call_can_be_left_out_and_values_die_where_they_died_with_it() -> None:
+    plan = plan_of(
+        RunPiece(MANY, ("x",), ("a", "b")),
+        CallOp("ns::op", "default", ({"$ref": "a"}, {"$ref": "b"}), (), None),
+        RunPiece(ADD, ("b",), ("c",)),
+        result={"$ref": "c"},
+    )
+    assert stitch(plan, {1}).source == stitch(plan).source.replace("    op_ns_op(a, b)\n", "")
+    assert "    del a\n" in stitch(plan, {1}).source
+
+
+def test_each_piece_is_wrapped_at_its_position() -> None:
+    plan = plan_of(
+        RunPiece(ADD, ("x",), ("a",)), RunPiece(MANY, ("a",), ("b", "c")), RunPiece(ADD, ("c",), ("d",)),
+        result={"$ref": "d"},
+    )  # fmt: skip
+    wrapped: list[tuple[int, Any]] = []
+    called: list[int] = []
+
+    def wrap(position: int, piece: Any) -> Any:
+        wrapped.append((position, piece))
+
+        def call(inputs: list[Any]) -> Any:
+            called.append(position)
+            return piece(inputs)
+
+        return call
+
+    forward = bind(stitch(plan), PIECES, {"w": 0}, lambda n, o: op, wrap)
+    assert forward(4, 0) == run(plan, 4, 0)
+    assert wrapped == [(0, PIECES[ADD]), (1, PIECES[MANY]), (2, PIECES[ADD])]
+    assert called == [0, 1, 2]
+
+
 def test_an_unused_output_dies_at_once() -> None:
     alive: weakref.WeakSet[Value] = weakref.WeakSet()
 
