@@ -8,22 +8,47 @@ Shapes: L layers, N blocks, B tokens per block, K key-value heads, D head dim, T
 M blocks per request.
 """
 
-# ruff: noqa: N806, N815 - dimension suffixes are capitals
+# ruff: noqa: N803, N806, N815 - dimension suffixes are capitals
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from precast.errors import UsageError
+from precast.examples.decoder.host_rows import HostBlockTable, send, send_window, spread
 
-__all__ = ["AttentionContext", "AttentionMetadata", "KVCache", "RequestTokens", "current_context"]
+__all__ = ["AttentionContext", "AttentionMetadata", "KVCache", "RequestTokens", "Tokens", "current_context"]
 
 _CURRENT: ContextVar["AttentionContext | None"] = ContextVar("precast_attention_context", default=None)
+
+
+class Tokens(Protocol):
+    """The tokens that one request brings into a batch: a `RequestTokens`, or a scheduler's own value as it is."""
+
+    @property
+    def start(self) -> int:
+        """Position of the first of them."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        ...
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The request's blocks of the KV cache."""
+        ...
+
+    @property
+    def row(self) -> int | None:
+        """The request's row of the block table."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +60,14 @@ class RequestTokens:
         count: How many they are.
         blocks: The request's blocks of the KV cache in order of position, for all positions below `start +
             count`.
+        row: The request's row of the block table; its place in the batch if None. A server gives a request one row
+            for all its life: a row is converted again only where its blocks changed.
     """
 
     start: int
     count: int
     blocks: tuple[int, ...]
+    row: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +143,19 @@ class AttentionContext:
 
     cache: KVCache
     metadata: AttentionMetadata
+    _blocks: HostBlockTable = field(default_factory=HostBlockTable, init=False, repr=False, compare=False)
 
-    def fill(self, requests: Sequence[RequestTokens]) -> Tensor:
+    def fill(self, requests: Sequence[Tokens], *, rows: int | None = None, positions_T: Tensor | None = None) -> Tensor:
         """Describe the next batch in place: the requests' tokens one after another, then padded rows.
+
+        All of it is worked out on the CPU and copied once per tensor, without waiting for the device.
 
         Args:
             requests: What each request brings; its keys and values of earlier positions are in the cache
                 already.
+            rows: Rows of the step, padded ones included; rows after them keep what they hold, and a step must not
+                compute them. All rows that there are if None.
+            positions_T: Receives the positions, int64, zero in padded rows; a new tensor if None.
 
         Returns:
             The position of each token, int64 [T] on the cache's device, without padded rows.
@@ -130,23 +164,44 @@ class AttentionContext:
             UsageError: The batch does not fit the preallocated tensors, or a request has too few or unknown
                 blocks.
         """
-        self._check(requests)
-        positions = [torch.arange(r.start, r.start + r.count, device="cpu") for r in requests]
-        positions_T = torch.cat(positions) if positions else torch.zeros(0, dtype=torch.int64, device="cpu")
-        slots = [self._slots(r, position) for r, position in zip(requests, positions, strict=True)]
-        owners = torch.tensor([r.count for r in requests], dtype=torch.int64, device="cpu")
-        meta, count = self.metadata, len(positions_T)
-        meta.slots_T.fill_(-1)
-        meta.requests_T.zero_()
-        meta.contexts_T.zero_()
-        if count:
-            meta.slots_T[:count].copy_(torch.cat(slots))
-            meta.requests_T[:count].copy_(torch.repeat_interleave(torch.arange(len(requests), device="cpu"), owners))
-            meta.contexts_T[:count].copy_(positions_T + 1)
-        for row, request in enumerate(requests):
-            blocks = torch.tensor(request.blocks, dtype=torch.int32, device="cpu")
-            meta.block_table_RM[row, : len(blocks)].copy_(blocks)
-        return positions_T.to(meta.slots_T.device)
+        meta = self.metadata
+        starts, counts = [r.start for r in requests], [r.count for r in requests]
+        table_rows = [at if r.row is None else r.row for at, r in enumerate(requests)]
+        self._check(counts, table_rows, rows)
+        table_RM = self._blocks.update(self._changed(requests, table_rows), shape=meta.block_table_RM.shape)
+        rows = len(meta.slots_T) if rows is None else rows
+        owners_T, offsets_T = spread(starts, counts, table_rows)
+        count, size = len(owners_T), self.cache.block_size
+        slots_T = table_RM[owners_T, offsets_T // size].long() * size + offsets_T % size
+        send(slots_T, meta.slots_T, rows, padding=-1)
+        send(owners_T, meta.requests_T, rows)
+        send(offsets_T + 1, meta.contexts_T, rows)
+        if requests:
+            send_window(table_RM, meta.block_table_RM, max(table_rows) + 1, max(len(r.blocks) for r in requests))
+        if positions_T is None:
+            positions_T = torch.empty(count, dtype=torch.int64, device=meta.slots_T.device)
+            rows = count
+        send(offsets_T, positions_T, rows)
+        return positions_T[:count]
+
+    def describe(self, counts: Sequence[int], *, rows: int, positions_T: Tensor) -> None:
+        """Describe a batch that stands in for others: requests that start at 0, and every row marked as padded.
+
+        Args:
+            counts: Tokens of each request.
+            rows: Rows of the step; rows after them keep what they hold.
+            positions_T: Receives the positions, int64, zero after the requests' tokens.
+
+        Raises:
+            UsageError: The batch does not fit the preallocated tensors.
+        """
+        meta = self.metadata
+        self._check(counts, range(len(counts)), rows)
+        owners_T, offsets_T = spread([0] * len(counts), counts, range(len(counts)))
+        send(owners_T[:0], meta.slots_T, rows, padding=-1)
+        send(owners_T, meta.requests_T, rows)
+        send(owners_T[:0], meta.contexts_T, rows)
+        send(offsets_T, positions_T, rows)
 
     @contextmanager
     def use(self) -> Iterator["AttentionContext"]:
@@ -157,31 +212,48 @@ class AttentionContext:
         finally:
             _CURRENT.reset(token)
 
-    def _slots(self, request: RequestTokens, positions: Tensor) -> Tensor:
-        size = self.cache.block_size
-        blocks = torch.tensor(request.blocks, dtype=torch.int64, device="cpu")
-        return blocks[positions // size] * size + positions % size
-
-    def _check(self, requests: Sequence[RequestTokens]) -> None:
-        tokens = sum(r.count for r in requests)
-        capacity = len(self.metadata.slots_T)
-        rows, width = self.metadata.block_table_RM.shape
-        if tokens > capacity or len(requests) > rows or any(len(r.blocks) > width for r in requests):
+    def _check(self, counts: Sequence[int], table_rows: Sequence[int], rows: int | None) -> None:
+        """Refuse a batch that does not fit the preallocated tensors."""
+        tokens, capacity = sum(counts), len(self.metadata.slots_T)
+        most = len(self.metadata.block_table_RM)
+        if tokens > capacity or len(counts) > most:
             raise UsageError(
-                f"A batch of {tokens} tokens in {len(requests)} requests does not fit the attention metadata",
-                f"it was allocated for {capacity} tokens, {rows} requests and {width} blocks per request",
+                f"A batch of {tokens} tokens in {len(counts)} requests does not fit the attention metadata",
+                f"it was allocated for {capacity} tokens and {most} requests",
                 "allocate larger metadata",
             )
-        if any(r.start < 0 or r.count < 0 for r in requests):
-            raise UsageError("A request starts at or brings a negative number of tokens", "", "count from 0")
-        if any(len(r.blocks) * self.cache.block_size < r.start + r.count for r in requests):
-            raise UsageError("A request has too few KV blocks for its tokens", "", "allocate more blocks to it")
-        if any(not 0 <= b < self.cache.num_blocks for b in chain.from_iterable(r.blocks for r in requests)):
-            raise UsageError(
-                "A request names a KV block that does not exist",
-                f"the cache has blocks 0 to {self.cache.num_blocks - 1}",
-                "take block numbers from the cache's own range",
-            )
+        if rows is not None and not tokens <= rows <= capacity:
+            why = f"there are {tokens} tokens, and metadata for {capacity} rows"
+            raise UsageError(f"A batch cannot have {rows} rows", why, "pad to a number between them")
+        if counts and not (len(set(table_rows)) == len(counts) and min(table_rows) >= 0 and max(table_rows) < most):
+            why = f"the rows are {list(table_rows)}, the block table has {most}"
+            raise UsageError("Requests share a row of the block table, or name one that it lacks", why, "number them")
+
+    def _changed(self, requests: Sequence[Tokens], table_rows: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """Refuse tokens that have no place in the cache, and give the rows whose blocks are new.
+
+        One pass, and blocks are looked at only where they changed: a step may have hundreds of requests with hundreds
+        of blocks each.
+        """
+        size, there, width = self.cache.block_size, self.cache.num_blocks, self.metadata.block_table_RM.shape[1]
+        changed = []
+        for row, request in zip(table_rows, requests, strict=True):
+            start, count, blocks = request.start, request.count, request.blocks
+            if start < 0 or count < 0:
+                raise UsageError("A request starts at or brings a negative number of tokens", "", "count from 0")
+            if start + count > len(blocks) * size:
+                raise UsageError("A request has too few KV blocks for its tokens", "", "allocate more blocks to it")
+            if self._blocks.has(row, blocks):
+                continue
+            if len(blocks) > width:
+                why = f"the metadata was allocated for {width} blocks per request"
+                what = f"A request of {len(blocks)} KV blocks does not fit the attention metadata"
+                raise UsageError(what, why, "allocate larger metadata")
+            if blocks and not (min(blocks) >= 0 and max(blocks) < there):
+                why = f"the cache has blocks 0 to {there - 1}"
+                raise UsageError("A request names a KV block that does not exist", why, "take blocks from that range")
+            changed.append((row, blocks))
+        return changed
 
 
 def current_context() -> AttentionContext:

@@ -10,9 +10,6 @@ dim, E = D / 2, V vocabulary, N rows to compute logits for.
 # ruff: noqa: N803, N806, N815 - dimension suffixes are capitals
 # mypy: allow-subclassing-any
 
-# ruff: noqa: N803, N806, N815 - dimension suffixes are capitals
-# mypy: allow-subclassing-any
-
 import math
 
 import torch

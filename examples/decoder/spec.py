@@ -5,12 +5,16 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from precast.aot.spec import Json, ModelSpec, TensorInput
+from precast.capture.limits import BatchLimits
+from precast.capture.state import GraphState
+from precast.capture.support import AttentionGraphSupport
 from precast.errors import UsageError
 from precast.examples.decoder.attention import OP_NAME
 from precast.examples.decoder.config import DecoderConfig, apply_overrides, parse_config
@@ -18,7 +22,7 @@ from precast.examples.decoder.kv_cache import AttentionContext, AttentionMetadat
 from precast.examples.decoder.model import DecoderModel
 from precast.examples.decoder.weights import find_weights, load_weights, randomize_weights
 
-__all__ = ["from_config", "new_context", "sample", "tiny"]
+__all__ = ["decoder_config", "from_config", "new_context", "sample", "tiny"]
 
 _BLOCK_SIZE = 16
 _LONGEST_SAMPLE = 128
@@ -70,6 +74,9 @@ def from_config(
         config=parsed.to_json(),
         load_weights=_weight_loader(folder),
         state=_state,
+        graph_state=_graph_state,
+        # Its kernels read all lengths on the device, and are launched for rows alone.
+        graph_support={OP_NAME: AttentionGraphSupport.ALWAYS},
     )
 
 
@@ -100,7 +107,7 @@ def new_context(
     Raises:
         UsageError: The module is not a DecoderModel.
     """
-    config = _decoder_config(module)
+    config = decoder_config(module)
     device = next(module.parameters()).device
     cache = KVCache.allocate(
         num_layers=config.num_hidden_layers,
@@ -132,7 +139,7 @@ def sample(module: nn.Module, num_tokens: int, seed: int) -> Iterator[tuple[Tens
     Raises:
         UsageError: The module is not a DecoderModel.
     """
-    config = _decoder_config(module)
+    config = decoder_config(module)
     generator = torch.Generator("cpu").manual_seed(seed)
     lengths = _lengths(num_tokens, min(_LONGEST_SAMPLE, config.max_position_embeddings), generator)
     widths = [-(-length // _BLOCK_SIZE) for length in lengths]
@@ -161,6 +168,14 @@ def _state(module: nn.Module, num_tokens: int) -> Iterator[None]:
         yield
 
 
+def _graph_state(module: nn.Module, limits: BatchLimits) -> GraphState:
+    """Allocate the buffers of a server."""
+    # An import statement would make the server's code part of the key, and nothing that is compiled depends on it.
+    serving = import_module("precast.examples.decoder.serving")
+    state: GraphState = serving.DecoderState(module, limits)
+    return state
+
+
 def _build(config: DecoderConfig) -> nn.Module:
     return DecoderModel(config).requires_grad_(False).eval()
 
@@ -168,7 +183,7 @@ def _build(config: DecoderConfig) -> nn.Module:
 def _weight_loader(folder: Path | None) -> Callable[[nn.Module], None]:
     def fill(module: nn.Module) -> None:
         """Look for the files only now: precompiling needs none."""
-        _decoder_config(module)
+        decoder_config(module)
         files = find_weights(folder) if folder else ()
         if files:
             load_weights(module, files)
@@ -186,7 +201,12 @@ def _lengths(num_tokens: int, longest: int, generator: torch.Generator) -> list[
     return lengths
 
 
-def _decoder_config(module: nn.Module) -> DecoderConfig:
+def decoder_config(module: nn.Module) -> DecoderConfig:
+    """Return a decoder's configuration.
+
+    Raises:
+        UsageError: The module is not a DecoderModel.
+    """
     if not isinstance(module, DecoderModel):
         raise UsageError(
             f"Not a decoder of this family: {type(module).__name__}",

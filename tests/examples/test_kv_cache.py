@@ -1,11 +1,18 @@
 """The paged cache's metadata, and the context that carries it."""
 
 import threading
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from precast.errors import UsageError
+from precast.examples.decoder.host_rows import HostBlockTable
 from precast.examples.decoder.kv_cache import (
     AttentionContext,
     AttentionMetadata,
@@ -50,6 +57,141 @@ def test_a_batch_is_filled_in_place_and_leaves_nothing_of_the_last_one(context: 
 def test_an_empty_batch_has_padded_rows_only(context: AttentionContext) -> None:
     assert context.fill([]).tolist() == []
     assert set(context.metadata.slots_T.tolist()) == {-1}
+
+
+Batch = list[tuple[int, int, list[int]]]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[tuple[Batch, list[int]]]:
+    """Draw some batches of a cache of 4 tokens per block, each with rows of the block table."""
+    made = []
+    for _ in range(draw(st.integers(1, 4))):
+        batch = draw(
+            st.lists(
+                st.tuples(st.integers(0, 7), st.integers(0, 5), st.lists(st.integers(0, 19), min_size=3, max_size=4)),
+                max_size=4,
+            )
+        )
+        made.append((batch, draw(st.permutations(range(5)))[: len(batch)]))
+    return made
+
+
+@settings(max_examples=60, deadline=None)
+@given(made=batches())
+def test_metadata_is_what_writing_row_by_row_gives(made: list[tuple[Batch, list[int]]]) -> None:
+    cache = KVCache.allocate(
+        num_layers=1, num_blocks=20, block_size=4, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=CPU
+    )
+    context = AttentionContext(
+        cache, AttentionMetadata.allocate(max_tokens=24, max_requests=5, max_blocks=4, device=CPU)
+    )
+    for batch, rows in made:
+        positions = context.fill(
+            [RequestTokens(s, n, tuple(b), row) for (s, n, b), row in zip(batch, rows, strict=True)]
+        )
+
+        tokens = [(row, at, b) for (s, n, b), row in zip(batch, rows, strict=True) for at in range(s, s + n)]
+        padding = 24 - len(tokens)
+        meta = context.metadata
+        assert positions.tolist() == [at for _, at, _ in tokens]
+        assert meta.slots_T.tolist() == [b[at // 4] * 4 + at % 4 for _, at, b in tokens] + [-1] * padding
+        assert meta.requests_T.tolist() == [row for row, _, _ in tokens] + [0] * padding
+        assert meta.contexts_T.tolist() == [at + 1 for _, at, _ in tokens] + [0] * padding
+        for (_, _, blocks), row in zip(batch, rows, strict=True):
+            assert meta.block_table_RM[row, : len(blocks)].tolist() == blocks
+
+
+def test_only_the_rows_of_the_step_are_written(context: AttentionContext) -> None:
+    context.fill([RequestTokens(0, 8, (1, 2))])
+    buffer = torch.full((10,), 77)
+
+    positions = context.fill([RequestTokens(2, 2, (3,))], rows=4, positions_T=buffer)
+
+    assert positions.tolist() == [2, 3]
+    assert buffer.tolist() == [2, 3, 0, 0, *[77] * 6]
+    assert context.metadata.slots_T.tolist() == [14, 15, -1, -1, 8, 9, 10, 11, -1, -1]
+    assert context.metadata.contexts_T.tolist() == [3, 4, 0, 0, 5, 6, 7, 8, 0, 0]
+
+
+def test_a_batch_is_copied_once_per_tensor(context: AttentionContext) -> None:
+    copied: list[int] = []
+
+    class Copies(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            if func is Tensor.copy_:
+                copied.append(args[0].data_ptr())
+            return func(*args, **(kwargs or {}))
+
+    buffer = torch.zeros(10, dtype=torch.int64)
+    with Copies():
+        context.fill([RequestTokens(0, 3, (5, 2)), RequestTokens(0, 2, (7,))], positions_T=buffer)
+
+    meta = context.metadata
+    targets = (meta.slots_T, meta.requests_T, meta.contexts_T, meta.block_table_RM, buffer)
+    assert sorted(copied) == sorted(t.data_ptr() for t in targets)
+
+
+def test_a_batch_that_stands_in_for_others_has_padded_rows_only(context: AttentionContext) -> None:
+    context.fill([RequestTokens(0, 8, (1, 2))])
+    buffer = torch.full((10,), 77)
+
+    context.describe([3, 2], rows=6, positions_T=buffer)
+
+    assert buffer.tolist() == [0, 1, 2, 0, 1, 0, 77, 77, 77, 77]
+    assert context.metadata.slots_T[:6].tolist() == [-1] * 6
+    assert context.metadata.requests_T[:6].tolist() == [0, 0, 0, 1, 1, 0]
+    assert context.metadata.contexts_T[:6].tolist() == [0] * 6
+
+
+@pytest.mark.parametrize(
+    ("requests", "rows", "reason"),
+    [
+        ([RequestTokens(0, 1, (1,), 0), RequestTokens(0, 1, (2,), 0)], None, "share a row"),
+        ([RequestTokens(0, 1, (1,), 1), RequestTokens(0, 1, (2,))], None, "share a row"),
+        ([RequestTokens(0, 1, (1,), 2)], None, "share a row"),
+        ([RequestTokens(0, 3, (1,))], 2, "cannot have 2 rows"),
+        ([RequestTokens(0, 3, (1,))], 11, "cannot have 11 rows"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(
+    context: AttentionContext, requests: list[RequestTokens], rows: int | None, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        context.fill(requests, rows=rows)
+
+
+def test_only_rows_whose_blocks_changed_are_converted(
+    context: AttentionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted: list[int] = []
+    update = HostBlockTable.update
+
+    def watched(self: HostBlockTable, rows: list[tuple[int, tuple[int, ...]]], shape: list[int]) -> Tensor:
+        converted.extend(row for row, _ in rows)
+        return update(self, rows, shape)
+
+    monkeypatch.setattr(HostBlockTable, "update", watched)
+    for first, second in (((1,), (2,)), ((1,), (2,)), ((1, 3), (2,)), ((1, 3), (4,))):
+        context.fill([RequestTokens(0, 1, first, 1), RequestTokens(0, 1, second, 0)])
+
+    assert converted == [1, 0, 1, 0]
+
+
+def test_a_refused_batch_changes_nothing(context: AttentionContext) -> None:
+    context.fill([RequestTokens(0, 1, (3,))])
+    before = [t.clone() for t in (context.metadata.slots_T, context.metadata.block_table_RM)]
+
+    for bad in ([RequestTokens(0, 1, (4,)), RequestTokens(0, 1, (8,))], [RequestTokens(0, 9, (4, 5))]):
+        with pytest.raises(UsageError):
+            context.fill(bad)
+
+    assert torch.equal(context.metadata.slots_T, before[0])
+    assert torch.equal(context.metadata.block_table_RM, before[1])
+    assert context.fill([RequestTokens(0, 1, (4,))]).tolist() == [0]
+    assert context.metadata.slots_T[0] == 16
 
 
 def test_metadata_is_made_on_the_cpu_whatever_the_default_device_is(context: AttentionContext) -> None:
