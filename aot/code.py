@@ -19,10 +19,11 @@ from precast.cache.factors import Factor
 from precast.cache.sources import distribution_content, hash_source
 from precast.errors import CompileError
 
-__all__ = ["IMPORTED_DIGEST", "ModelCode", "model_code", "own_sources"]
+__all__ = ["IMPORTED_DIGEST", "SCRIPTS", "ModelCode", "model_code", "own_sources"]
 
 _APART = frozenset({"torch", "triton", "precast"})  # compiler factors
 _OWN_EXAMPLES = "precast.examples"
+SCRIPTS = ("__main__", "__mp_main__")  # the names of a script while it runs; the other one is multiprocessing's
 IMPORTED_DIGEST = "__precast_source__"  # set on a module: digest of the source that the process runs
 # What of precast itself decides the generated code (W8: an edited pass must not find old entries).
 _OWN = (
@@ -31,6 +32,7 @@ _OWN = (
     "aot/trace.py", "aot/worker.py", "aot/payloads/*.py", "aot/torch_seams/aoti.py", "aot/torch_seams/capture.py",
     "aot/torch_seams/described*.py", "aot/torch_seams/export.py", "aot/torch_seams/inductor.py",
     "aot/torch_seams/kernels.py", "aot/torch_seams/parameters.py", "aot/torch_seams/passes.py",
+    "aot/torch_seams/tuning.py",
 )  # fmt: skip
 
 
@@ -214,8 +216,11 @@ def _owners(files: Iterable[Path]) -> Iterator[str]:
 
 
 def _public_name(name: str) -> str:
-    """Name a script as it is imported by others: by its file."""
-    return Path(str(sys.modules[name].__file__)).stem if name == "__main__" else name
+    """Name a script as it is imported by others: by its module where it was run as one (`-m`), else by its file."""
+    if name not in SCRIPTS:
+        return name
+    spec = getattr(sys.modules[name], "__spec__", None)
+    return str(spec.name) if spec is not None else Path(str(sys.modules[name].__file__)).stem
 
 
 def _source(name: str, path: Path) -> bytes:

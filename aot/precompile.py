@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from precast.aot.building import Builder
 from precast.aot.mending import checked, damaged_keys, mend, require_able, sweep
 from precast.aot.progress import Progress, Silent
-from precast.aot.reference import ModelReference, SpecReference, parse_reference
+from precast.aot.reference import SpecReference, parse_reference
 from precast.aot.request import CompileInput, compile_input
 from precast.aot.result import PrecompileResult, from_entry, from_plan
 from precast.aot.scratch import scratch_folder
@@ -23,6 +23,7 @@ from precast.aot.settings import Settings, settle_settings
 from precast.aot.spec import Json, ModelSpec
 from precast.aot.stamps import refuse_optimized_mode, stamp_misses
 from precast.aot.target import require_buildable
+from precast.aot.traces import Traces
 from precast.aot.waiting import done_once
 from precast.cache.canonical import digest
 from precast.cache.counters import record_lookup
@@ -45,14 +46,15 @@ from precast.cache.writable import require_writable
 from precast.errors import FormatError, LockedError, NoEntryError, StoreAccessError, UsageError
 
 if TYPE_CHECKING:
-    from precast.aot.planning import CompilePlan
+    from precast.aot.instance import InstanceReference
+    from precast.aot.planning import CompilePlan, Reference
     from precast.cache.remote_tier import RemoteTier
 
 __all__ = ["PrecompileResult", "precompile", "search_path"]
 
 
 def precompile(
-    model: str | ModelSpec,
+    model: "str | ModelSpec | InstanceReference",
     settings: Settings | None = None,
     *,
     overrides: Mapping[str, Json] | None = None,
@@ -64,11 +66,12 @@ def precompile(
     output: Path | None = None,
     options: StoreOptions | None = None,
     progress: Progress | None = None,
+    traces: Traces | None = None,
 ) -> PrecompileResult:
     """Compile a model ahead of time, unless the store has it already.
 
     Args:
-        model: A spec, or MODEL as on the command line.
+        model: A spec, MODEL as on the command line, or a live module with one call of it.
         settings: Settings; by default those of the environment.
         overrides: Values for the model's config, for MODEL as text.
         cache_dir: The cache root; by default `PRECAST_CACHE_DIR`, then the user's cache folder.
@@ -82,6 +85,7 @@ def precompile(
         options: How the store is opened; by default as the environment says. Where it asks for signatures, an entry
             that was found and has none of them is refused, whatever `sign` says.
         progress: Is told what goes on.
+        traces: What other calls for this model traced, with settings that differ in their target alone.
 
     Raises:
         PrecastError: See `precast.errors`; nothing half-written is left.
@@ -94,8 +98,8 @@ def precompile(
     signing = load_private_key(Path(key_file)) if key_file else None
     settings = settle_settings(settings, os.environ)
     if not settings.compile:
-        raise UsageError("optimization level 0 compiles nothing", "-O0 runs the model eagerly", "use -O1 or higher")
-    reference = SpecReference(model) if isinstance(model, ModelSpec) else parse_reference(model)
+        raise _compiles_nothing(settings)
+    reference = _reference(model)
     store, opened = open_store(cache_dir, options)
     required = load_public_keys(opened.required_signatures)
     with closing(store):
@@ -103,19 +107,36 @@ def precompile(
             reference=reference,
             overrides=dict(overrides or {}),
             settings=settings,
-            input=compile_input(reference.factors(dict(overrides or {})), settings),
+            input=_input(reference, dict(overrides or {}), settings),
             store=store,
             progress=progress or Silent(),
             started=started,
         )
-        job = _Precompile(builder, opened, tuple(tags), signing, required, output)
+        job = _Precompile(builder, opened, tuple(tags), signing, required, output, traces or Traces())
         result = job.look(force=force) if dry_run else job.share(job.run(force=force))
         if not dry_run:
             sweep(store)
         return replace(result, signed_by=signers(store, result.key), seconds=time.perf_counter() - started)
 
 
-def search_path(reference: ModelReference | SpecReference) -> tuple[str, ...]:
+def _compiles_nothing(settings: Settings) -> UsageError:
+    if settings.enforce_eager:
+        return UsageError("`enforce_eager` compiles nothing", "it runs the model eagerly", "leave it out")
+    return UsageError("optimization level 0 compiles nothing", "-O0 runs the model eagerly", "use -O1 or higher")
+
+
+def _reference(model: "str | ModelSpec | InstanceReference") -> "Reference":
+    if isinstance(model, ModelSpec):
+        return SpecReference(model)
+    return parse_reference(model) if isinstance(model, str) else model
+
+
+def _input(reference: "Reference", overrides: Mapping[str, Json], settings: Settings) -> CompileInput:
+    made = compile_input(reference.factors(overrides), settings)
+    return replace(made, request=replace(made.request, identity=reference.identity))
+
+
+def search_path(reference: "Reference") -> tuple[str, ...]:
     """Return where the modules and data files of a model are looked for when they are hashed again."""
     import precast
 
@@ -124,7 +145,7 @@ def search_path(reference: ModelReference | SpecReference) -> tuple[str, ...]:
 
 def remember_answer(
     store: Store,
-    reference: ModelReference | SpecReference,
+    reference: "Reference",
     overrides: Mapping[str, Json],
     request: Request,
     key: str,
@@ -157,6 +178,7 @@ class _Precompile:
         signing: PrivateKey | None,
         required: tuple[PublicKey, ...],
         output: Path | None,
+        traces: Traces,
     ) -> None:
         self.builder = builder
         self.options = options
@@ -164,11 +186,12 @@ class _Precompile:
         self.signing = signing
         self.required = required
         self.output = output
+        self.traces = traces
         self.store: Store = builder.store
         self.reference = builder.reference
         self.progress = builder.progress
         self.input: CompileInput = builder.input
-        self.tier: RemoteTier | None = open_tier(builder.store, options, builder.progress.warning, stamp_misses)
+        self.tier: RemoteTier | None = open_tier(builder.store, options, builder.progress.warning, self._unfit)
 
     def look(self, *, force: bool) -> PrecompileResult:
         """Say what would be done; write nothing."""
@@ -296,8 +319,13 @@ class _Precompile:
     def _lookup(self) -> Lookup:
         if not self.reference.quick:
             return Lookup(None, (MissReason("no_entry_for_model"),))
-        found = lookup(self.store, self.input.request, search_path(self.reference), unfit=stamp_misses)
+        found = lookup(self.store, self.input.request, search_path(self.reference), unfit=self._unfit)
         return checked(self.store, found)
+
+    def _unfit(self, manifest: Manifest) -> Iterator[MissReason]:
+        """Say why an entry that answers the request by its key will not do: this node, or tensors of a live module."""
+        yield from stamp_misses(manifest)
+        yield from self.reference.unfit(manifest)
 
     def _mend(self, found: Lookup) -> PrecompileResult | None:
         """Answer with an entry that nothing but damage kept from answering, if it can be mended."""
@@ -354,9 +382,8 @@ class _Precompile:
     def _plan(self) -> "CompilePlan":
         from precast.aot.planning import plan_compile
 
-        return plan_compile(
-            self.reference, self.builder.overrides, self.input, search_path(self.reference), self.progress
-        )
+        folders = search_path(self.reference)
+        return plan_compile(self.reference, self.builder.overrides, self.input, folders, self.progress, self.traces)
 
     def _present(self, key: str) -> Manifest | None:
         """Return the manifest of a sound entry that is there already; one that is damaged or unfit is built again."""

@@ -73,7 +73,7 @@ def settings_factors(settings: Settings) -> tuple[Factor, ...]:
 def compiler_factors(settings: Settings, target: Target) -> tuple[Factor, ...]:
     """Return torch, Triton, the target, the payload's options and precast's own sources as factors."""
     kind = payload_kind(settings.payload)
-    options: dict[str, Any] = {**kind.options(target), **settings.inductor_config}
+    options: dict[str, Any] = {**kind.options(target), **settings.inductor_options()}
     factors = [
         Factor("compiler", "torch", _distribution("torch")),
         Factor("compiler", "target", target.to_json()),

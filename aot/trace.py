@@ -4,7 +4,6 @@ Guards are dropped; what they assumed about constants is in the graph, and so in
 result is found by running Dynamo's own bytecode on marked outputs, so nothing about it is guessed.
 """
 
-import ctypes
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensor
 
+from precast.aot.constants import constant_form
 from precast.aot.spec import ModelSpec, TensorInput
 from precast.aot.torch_seams.capture import (
     Capture,
@@ -26,8 +26,9 @@ from precast.aot.torch_seams.capture import (
     placeholder_source,
     stores_outside,
 )
+from precast.aot.torch_seams.described_facts import Questions, were_traced
 from precast.aot.torch_seams.parameters import fake_on, parameters_diverted
-from precast.cache.canonical import Json, sha256
+from precast.cache.canonical import Json
 from precast.errors import ConfigValueError, FactoryError, GraphBreakError, PrecastError, UnsupportedOpError
 from precast.splitter.nodes import is_symbolic
 from precast.splitter.plan import GraphInput, Template
@@ -51,6 +52,7 @@ class TracedGraph:
         traced_files: Source file of each function that was traced, torch's own included.
         environment_strings: Strings among which are the variables that traced functions read.
         constants: Form of each buffer and plain tensor of the module that the graph uses, by dotted path.
+        asks_device: Whether the graph may depend on which GPU it is for, because the model asked about it.
     """
 
     graph_module: fx.GraphModule
@@ -60,6 +62,7 @@ class TracedGraph:
     traced_files: frozenset[Path]
     environment_strings: frozenset[str]
     constants: Mapping[str, Json]
+    asks_device: bool = False
 
 
 def build_for_tracing(spec: ModelSpec) -> nn.Module:
@@ -102,7 +105,8 @@ def trace(spec: ModelSpec, module: nn.Module, device: str) -> TracedGraph:
         with mode:
             args = tuple(_example(given, device) for given in spec.inputs)
         try:
-            captured = capture_graph(module, args)
+            with Questions() as asked:
+                captured = capture_graph(module, args)
         except CaptureError as failure:
             raise _trace_error(failure) from failure
         _refuse_side_effects(captured)
@@ -119,6 +123,7 @@ def trace(spec: ModelSpec, module: nn.Module, device: str) -> TracedGraph:
         traced_files=files,
         environment_strings=captured.environment_strings,
         constants=_constants(inputs, module),
+        asks_device=bool(asked.names) or were_traced(files),
     )
 
 
@@ -225,14 +230,8 @@ def _constants(inputs: Mapping[str, GraphInput], module: nn.Module) -> dict[str,
     for given in inputs.values():
         tensor = _attribute(module, given.source) if given.kind == "state" else None
         if isinstance(tensor, Tensor) and not isinstance(tensor, (nn.Parameter, FakeTensor)):
-            digest = _digest(tensor.detach().cpu())
-            found[given.source] = {"dtype": given.dtype, "shape": list(given.shape), "digest": digest}
+            found[given.source] = constant_form(tensor, given.dtype, given.shape)
     return found
-
-
-def _digest(value: Tensor) -> str:
-    flat = value.contiguous().reshape(-1)
-    return sha256(ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()) if flat.numel() else b"")
 
 
 def _layout(node: fx.Node, *, strides: bool) -> dict[str, Any]:

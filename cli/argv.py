@@ -14,7 +14,7 @@ __all__ = ["Preview", "preview", "rewrite"]
 _LEVEL = re.compile(r"-O=?(.+)")
 _KEY_OR_FILE = re.compile(r"[0-9a-f]+|.*[./].*", re.IGNORECASE)
 _COMMANDS = ("precompile", "verify", "prune", "config", "schema")
-_INSPECT = ("ls", "show", "diff", "explain", "stats")
+_INSPECT = ("ls", "show", "diff", "explain", "stats", "coverage")
 _SHORT_FLAGS = re.compile(r"-[vq]+")
 
 

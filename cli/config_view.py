@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from precast.aot.settings import SETTING_NAMES, resolve_settings
+from precast.aot.settings import SETTING_NAMES
+from precast.aot.target_list import settings_by_target
 from precast.cache.canonical import Json
 from precast.cache.remote_errors import clean, shown_url
 from precast.cli.config import KNOWN, Config, Value
@@ -23,7 +24,9 @@ def setting_values(config: Config, environ: Mapping[str, str]) -> list[Value]:
     Raises:
         ConfigValueError: If the environment or a file holds a value that is not allowed.
     """
-    record = resolve_settings({}, environ, config.settings).record
+    found = settings_by_target({}, environ, config.settings)
+    names: list[Json] = [settings.target for settings in found]
+    record = [replace(r, value=names) if r.name == "target" and len(names) > 1 else r for r in found[0].record]
     return [
         Value(
             f"settings.{setting.name}",

@@ -10,6 +10,7 @@ __all__ = ["document", "names"]
 
 _FOLDER = Path(__file__).parent / "schemas"
 _ENVELOPE = "envelope"
+_USES = "x-precast-uses"  # definitions that are the `data` of another command
 
 
 def names() -> tuple[str, ...]:
@@ -32,6 +33,9 @@ def document(name: str) -> dict[str, Any]:
         raise UsageError(f"No schema is called {name}", f"there are {', '.join(names())}", "Name one of those")
     whole, data = _read(_ENVELOPE), _read(name)
     definitions = {**whole.get("$defs", {}), **data.pop("$defs", {})}
+    for inner, other in data.pop(_USES, {}).items():
+        used = _read(other)
+        definitions |= {**used.pop("$defs", {}), inner: used}
     whole["title"] = f"Answer of precast {name.replace('.', ' ')}"
     whole["$defs"] = {**definitions, "data": data}
     whole["properties"]["schema"] = {"const": f"precast.{name}/1"}

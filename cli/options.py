@@ -1,6 +1,7 @@
 """The options that several commands share, as annotated types, and how their values are read."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,9 +22,11 @@ __all__ = [
     "assignments",
     "exclusive",
     "integers",
+    "numbers",
 ]
 
 _SHARED = "Shared options"
+_RANGE = re.compile(r"\s*([1-9]\d{0,6})\s*(?:-\s*([1-9]\d{0,6})\s*)?", re.ASCII)
 
 
 class ProgressChoice(StrEnum):
@@ -42,6 +45,7 @@ class Level(StrEnum):
     ENV = "env"
     LOAD = "load"
     NUMERICS = "numerics"
+    CAPTURE = "capture"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,30 @@ def integers(flag: str, text: str | None) -> tuple[int, ...] | None:
             "Write 1,2,4",
         )
     return tuple(int(word) for word in words)
+
+
+def numbers(flag: str, text: str | None) -> tuple[int, ...] | None:
+    """Read whole numbers and ranges of them such as `1-12,16`, each number once; None stays None.
+
+    Args:
+        flag: Name of the option, for messages.
+        text: The list as given.
+
+    Raises:
+        ConfigValueError: If a member is neither a positive whole number nor a range of them, or there is none.
+    """
+    if text is None:
+        return None
+    found = [(word.strip(), _RANGE.fullmatch(word)) for word in text.split(",")]
+    ranges = [(word, int(m[1]), int(m[2] or m[1])) for word, m in found if m]
+    wrong = [word for word, m in found if not m] + [word for word, first, last in ranges if last < first]
+    if wrong:
+        raise ConfigValueError(
+            f"{flag} {text} is not a list of numbers",
+            f"{', '.join(wrong) or 'nothing'} is neither a number from 1 to 9999999 nor a range of them",
+            "Write 1-12,16",
+        )
+    return tuple(sorted({number for _, first, last in ranges for number in range(first, last + 1)}))
 
 
 def _literal(text: str) -> Json:

@@ -1,5 +1,6 @@
 """How `precast precompile` answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,25 @@ from precast.cli.terminal import TIMES
 from precast.cli.wording import counted, joined, range_text, short
 
 if TYPE_CHECKING:
+    from precast.aot.each_target import TargetOutcome
     from precast.aot.precompile import PrecompileResult
     from precast.cache.repair import Mended
+    from precast.errors import ExitCode
 
-__all__ = ["DRY", "payload_data", "precompile_data", "report_to_job", "show_precompile"]
+__all__ = [
+    "DRY",
+    "payload_data",
+    "precompile_data",
+    "report_all_to_job",
+    "report_to_job",
+    "show_precompile",
+    "targets_data",
+]
 
 DRY = ("planned", "pullable")
 """What a dry run answers where there is no entry here."""
+
+_HITS = ("up_to_date", "repaired", "pulled", "pullable")
 
 
 def precompile_data(result: "PrecompileResult") -> dict[str, Json]:
@@ -42,6 +55,23 @@ def precompile_data(result: "PrecompileResult") -> dict[str, Json]:
         "remote": _remote_data(result),
         "root": str(result.root),
         "next_command": result.next_command,
+    }
+
+
+def targets_data(outcomes: "Sequence[TargetOutcome]", codes: "Sequence[ExitCode]") -> dict[str, Json]:
+    """Give the `data` object of an answer for several targets."""
+    return {
+        "targets": [
+            {
+                "names": list(outcome.wanted.names),
+                "target": outcome.wanted.target.to_json(),
+                "exit_code": int(code),
+                "error": None if outcome.error is None else outcome.error.code,
+                "output": None if outcome.output is None or outcome.result is None else str(outcome.output),
+                "result": None if outcome.result is None else precompile_data(outcome.result),
+            }
+            for outcome, code in zip(outcomes, codes, strict=True)
+        ]
     }
 
 
@@ -107,10 +137,28 @@ def show_precompile(out: Output, result: "PrecompileResult", output: Path | None
 
 def report_to_job(out: Output, model: str, result: "PrecompileResult") -> None:
     """Tell the job of GitHub Actions that runs us: a notice, a table, and outputs for later steps."""
-    hit = result.status in ("up_to_date", "repaired", "pulled", "pullable")
+    _report(out, model, result)
+    _set_outputs(out, [result])
+
+
+def report_all_to_job(out: Output, model: str, outcomes: "Sequence[TargetOutcome]") -> None:
+    """Tell the same of several targets: a notice and a table each, and outputs for all; keys are between blanks."""
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    for result in results:
+        _report(out, model, result)
+    _set_outputs(out, results, complete=len(results) == len(outcomes))
+
+
+def _set_outputs(out: Output, results: "Sequence[PrecompileResult]", *, complete: bool = True) -> None:
+    hit = complete and all(result.status in _HITS for result in results)
+    saved = sum(result.saved_seconds for result in results)
+    keys = " ".join(result.key for result in results)
+    out.set_outputs({"key": keys, "hit": str(hit).lower(), "seconds-saved": f"{saved:.1f}"})
+
+
+def _report(out: Output, model: str, result: "PrecompileResult") -> None:
     word = result.status.replace("_", " ")
     seconds = f"{result.seconds:.1f} s"
-    saved = f"{result.saved_seconds:.1f}"
     out.annotate(Annotation.NOTICE, "precompile", f"{result.model}: {word}, {short(result.key)}, {seconds}")
     rows = [
         ("model", model),
@@ -119,12 +167,11 @@ def report_to_job(out: Output, model: str, result: "PrecompileResult") -> None:
         ("pieces", f"{result.pieces}, {result.unique} distinct"),
         ("stored", format_size(result.stored_bytes)),
         ("seconds", seconds),
-        ("seconds saved", f"{saved} s"),
+        ("seconds saved", f"{result.saved_seconds:.1f} s"),
         *_moved(result),
         *(("mended", str(item.damage)) for item in result.repaired),
     ]
     out.summarize("precast precompile", ("", result.model), rows)
-    out.set_outputs({"key": result.key, "hit": str(hit).lower(), "seconds-saved": saved})
 
 
 def _moved(result: "PrecompileResult") -> list[tuple[str, str]]:

@@ -126,14 +126,28 @@ class Session:
         return environ
 
     def settings(self, flags: CompileFlags) -> "Settings":
-        """Resolve the compile settings from flags, environment and files.
+        """Resolve the compile settings from flags, environment and files, for a command that looks at one target.
+
+        Raises:
+            ConfigValueError: If a value is not allowed.
+            UsageError: If flags name several targets.
+        """
+        from precast.aot.target_list import one_of_several
+
+        found = self.settings_by_target(flags)
+        if len(found) > 1 and flags.target:
+            raise UsageError("several targets are named", "this command looks at one", "Give one --target")
+        return one_of_several(found, self.environ)
+
+    def settings_by_target(self, flags: CompileFlags) -> "tuple[Settings, ...]":
+        """Resolve the compile settings from flags, environment and files, once for each target that they name.
 
         Raises:
             ConfigValueError: If a value is not allowed.
         """
-        from precast.aot.settings import resolve_settings
+        from precast.aot.target_list import settings_by_target
 
-        return resolve_settings(flags.settings(), self.environ, self.config.settings)
+        return settings_by_target(flags.settings(), self.environ, self.config.settings)
 
     def require_consent(self, command: str, *, yes: bool) -> None:
         """Refuse to change anything where nobody can be asked and `--yes` was not given.

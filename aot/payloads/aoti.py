@@ -12,6 +12,7 @@ from typing import Any
 from precast.aot.elf import without_search_path
 from precast.aot.libraries import needed_versions
 from precast.aot.payloads.base import BuildJob, pass_options, untimed_options, vector_options
+from precast.aot.payloads.generated import SOURCES, in_place_of
 from precast.aot.target import Target, host_isa
 from precast.cache.scratch import require_scratch
 from precast.errors import CompileError, StoreAccessError
@@ -25,8 +26,6 @@ _OPENED_AT_RUN = ".cubin"
 # Named in full, for some compilers link their static one: a process then has two C++ libraries with one set of symbols,
 # and dies when it loads the package (seen as SIGSEGV on a GPU image, as std::bad_cast on a CPU).
 _CXX_LIBRARY = ":libstdc++.so.6"
-_SOURCES = (".cpp",)  # hold the build's paths and are not read, but torch 2.11 finds the metadata by their names
-_LEFT_OUT = b"// source left out\n"
 _VERSION_FILES = ("archive_format", "archive_version", "byteorder", "/version")
 
 
@@ -146,9 +145,11 @@ def _repack(package: Path, folder: Path) -> bytes:
     out = folder / "stripped.pt2"
     with zipfile.ZipFile(package) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as new:
         for name in sorted(old.namelist()):
-            if not name.endswith((*_KEPT, *_SOURCES, *_VERSION_FILES)):
+            if not name.endswith((*_KEPT, *SOURCES, *_VERSION_FILES)):
                 continue
-            data = _LEFT_OUT if name.endswith(_SOURCES) else old.read(name)
+            data = old.read(name)
+            if name.endswith(SOURCES):
+                data = in_place_of(data)
             if name.endswith(".so"):
                 data = _strip(data, folder)
             root, _, rest = name.partition("/")

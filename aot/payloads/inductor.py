@@ -4,14 +4,32 @@ On a CPU its load runs the C++ compiler, so it is meant for CUDA, where the Trit
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from precast.aot.payloads.base import BuildJob, pass_options, untimed_options, vector_options
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
-__all__ = ["InductorPayload"]
+__all__ = ["KEEP", "InductorPayload", "keeps_configs"]
+
+KEEP: Mapping[str, Any] = MappingProxyType({"triton.autotune_pointwise": True})
+"""The Inductor options with which all configs of a kernel are stored, so that the node chooses (`--tune keep`)."""
+
+
+def keeps_configs(options: Mapping[str, Any]) -> bool:
+    """Tell whether all configs of a kernel are stored under some Inductor options, or the first alone."""
+    return all(options.get(name) == value for name, value in KEEP.items())
+
+
+def _stored_configs(target: Target, options: Mapping[str, Any]) -> AbstractContextManager[None]:
+    if target.device == "cpu" or keeps_configs(options):
+        return nullcontext()
+    from precast.aot.torch_seams.tuning import first_configs
+
+    return first_configs()
 
 
 class InductorPayload:
@@ -38,7 +56,9 @@ class InductorPayload:
         """Compile a piece into a bundled artifact."""
         from precast.aot.torch_seams.inductor import build_artifact
 
-        return build_artifact(job.program, {**self.options(job.target), **pass_options(job.target), **job.options})
+        options = {**self.options(job.target), **pass_options(job.target), **job.options}
+        with _stored_configs(job.target, options):
+            return build_artifact(job.program, options)
 
     def needs(self, data: bytes) -> dict[str, str]:  # noqa: ARG002 - the protocol's
         """Return nothing: the artifact holds text and GPU code, and what Python and Triton need of it is known."""

@@ -73,6 +73,11 @@ def mark_dynamic_dim(tensor: Tensor, dim: int, shape_id: str) -> None:
 def capture_graph(module: nn.Module, args: tuple[Tensor, ...]) -> Capture:
     """Capture `module(*args)` as one graph (`torch._dynamo.convert_frame.fullgraph_capture`).
 
+    Args:
+        module: The module. One with a `forward` of its own is traced in the midst of a running process: that forward is
+            captured alone, and what others have compiled with Dynamo stays as it is.
+        args: Example inputs, their dynamic dims marked.
+
     Raises:
         CaptureError: The model graph-breaks, or uses something that Dynamo or a fake tensor does not support.
     """
@@ -80,10 +85,12 @@ def capture_graph(module: nn.Module, args: tuple[Tensor, ...]) -> Capture:
     from torch._dynamo.exc import TorchDynamoException
     from torch._dynamo.utils import get_metrics_context
 
-    torch._dynamo.reset()
+    own = vars(module).get("forward")  # of a twin of a live module; a class's forward is traced with its hooks
+    if own is None:
+        torch._dynamo.reset()
     try:
-        with torch.no_grad(), get_metrics_context():
-            captured = convert_frame.fullgraph_capture(module, args, {})
+        with torch.no_grad(), get_metrics_context(), _without_history():
+            captured = convert_frame.fullgraph_capture(own or module, args, {})
     except (TorchDynamoException, RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
         raise _failure(error) from error
     if captured.backend_input is None:
@@ -96,6 +103,13 @@ def capture_graph(module: nn.Module, args: tuple[Tensor, ...]) -> Capture:
     files = frozenset(code.co_filename for code in output.traced_code)
     strings = frozenset(s for code in output.traced_code for s in _environment_strings(code))
     return Capture(captured.backend_input.graph_module, files, strings, output.bytecode, rebuild)
+
+
+def _without_history() -> Any:
+    """Keep sizes and numbers that Dynamo saw in other traces of the same code from becoming symbols in this one."""
+    import torch._dynamo.config as dynamo_config
+
+    return dynamo_config.patch(automatic_dynamic_shapes=False)
 
 
 def _environment_strings(code: CodeType) -> Iterator[str]:

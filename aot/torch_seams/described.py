@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from precast.aot.torch_seams.described_facts import fact
 from precast.errors import IncompatibleError, NoGpuError
 
 if TYPE_CHECKING:
@@ -165,15 +166,17 @@ def _answer_device_interface(stack: ExitStack, target: "TargetDescription") -> N
     class Worker:
         set_device = staticmethod(_answer(None))
         current_device = staticmethod(_answer(_INDEX))
-        get_device_properties = staticmethod(_answer(properties))
+        get_device_properties = staticmethod(fact("get_device_properties", properties))
 
+    facts = {
+        "get_device_properties": properties,
+        "get_compute_capability": major * 10 + minor,
+        "is_bf16_supported": major >= 8,
+    }
     answers = {
         "current_device": _INDEX,
         "device_count": 1,
         "is_available": True,
-        "get_device_properties": properties,
-        "get_compute_capability": major * 10 + minor,
-        "is_bf16_supported": major >= 8,
         "is_triton_capable": True,
         "raise_if_triton_unavailable": None,
         "set_device": None,
@@ -183,6 +186,7 @@ def _answer_device_interface(stack: ExitStack, target: "TargetDescription") -> N
         "memory_allocated": 0,
     }
     members: dict[str, Any] = {name: staticmethod(_answer(value)) for name, value in answers.items()}
+    members |= {name: staticmethod(fact(name, value)) for name, value in facts.items()}
     members |= {name: staticmethod(_refusal(f"`{name}`")) for name in ("synchronize", "current_stream")}
     described = type("DescribedCudaInterface", (real,), {**members, "Worker": Worker})
     stack.enter_context(mock.patch.dict(registered, {"cuda": described, f"cuda:{_INDEX}": described}))
@@ -290,25 +294,28 @@ def _answer_torch_cuda(stack: ExitStack, target: "TargetDescription") -> None:
     import torch
 
     properties, memory = _properties(target), target.total_memory_bytes
-    answers = {
-        "is_available": True,
-        "device_count": 1,
-        "current_device": _INDEX,
+    facts = {
         "get_device_properties": properties,
         "get_device_capability": target.capability,
         "get_device_name": target.name,
         "is_bf16_supported": target.capability[0] >= 8,
         "is_tf32_supported": target.capability[0] >= 8,
         "mem_get_info": (memory, memory),
+    }
+    answers = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": _INDEX,
         "_exchange_device": _INDEX,
         "_maybe_exchange_device": _INDEX,
         # Dynamo and AOTAutograd keep the state of the generator around a trace.
         "get_rng_state": torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": None,
     }
-    for name, value in answers.items():
+    told = {**{n: _answer(v) for n, v in answers.items()}, **{n: fact(n, v) for n, v in facts.items()}}
+    for name, answer in told.items():
         owner, last, _ = seam("torch.cuda", name)
-        stack.enter_context(mock.patch.object(owner, last, _answer(value)))
+        stack.enter_context(mock.patch.object(owner, last, answer))
     # Where there is an accelerator Dynamo asks for its current stream.
     owner, last, _ = seam("torch.accelerator", "is_available")
     stack.enter_context(mock.patch.object(owner, last, _answer(False)))

@@ -203,6 +203,6 @@ def test_a_submodule_that_somebody_else_imported_counts_only_where_it_is_named(t
 
 def test_every_source_that_makes_code_for_a_described_gpu_counts() -> None:
     counted = {f.name for f in own_sources()}
-    seams = ("described", "described_aoti", "kernels")
+    seams = ("described", "described_aoti", "described_facts", "kernels", "tuning")
     assert {f"precast.aot.torch_seams.{name}" for name in seams} <= counted
     assert {"precast.aot.described", "precast.aot.kernels", "precast.aot.elf"} <= counted

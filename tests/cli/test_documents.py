@@ -9,8 +9,8 @@ from precast.errors import ExitCode, UsageError
 
 def test_every_command_has_a_schema() -> None:
     commands = {"precompile", "verify", "prune", "config", "schema", "inspect.ls", "inspect.show"}
-    commands |= {"inspect.diff", "inspect.explain", "inspect.stats"}
-    assert set(names()) == commands | {"help", "precompile.target"}
+    commands |= {"inspect.diff", "inspect.explain", "inspect.stats", "inspect.coverage"}
+    assert set(names()) == commands | {"help", "precompile.target", "precompile.targets"}
 
 
 @pytest.mark.parametrize("name", names())

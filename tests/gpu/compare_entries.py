@@ -1,8 +1,9 @@
-"""Compare two entries of one model piece by piece: payload bytes, host code, machine code of every kernel.
+"""Compare two entries of one model piece by piece: payload bytes, generated source, machine code of every kernel.
 
 python -m tests.gpu.compare_entries A.mega B.mega
 
-Exit status 1 when a piece's machine code, or the text that it was generated from, differs.
+Exit status 1 when a piece's machine code, or the source that it was generated from, differs, or when there is none of
+either to compare.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from precast.aot.kernels import KIND, unpack_kernels
+from precast.aot.payloads.generated import source_digests
 from precast.cache.manifest import PayloadRecord
 from precast.cache.mega import MegaFile
 
@@ -35,15 +37,19 @@ def main(first: str, second: str) -> int:
 
 
 def _compare(one: bytes, other: bytes, record: PayloadRecord) -> bool:
+    sources = [_sources(data, record.kind) for data in (one, other)]
     kernels = [dict(_kernels(data, record.kind)) for data in (one, other)]
-    equal = sorted(name for name in kernels[0] if kernels[0][name] == kernels[1].get(name))
-    texts = [_sources(data, record.kind) for data in (one, other)]
     print(
         f"{record.name[:12]} {record.kind:8} {len(one)} and {len(other)} bytes, "
-        f"{'equal' if one == other else 'differ'}; source {'equal' if texts[0] == texts[1] else 'DIFFERS'}; "
-        f"machine code of {len(equal)} of {len(kernels[0])} kernels equal"
+        f"{'equal' if one == other else 'differ'}; source: {_told(*sources)}; machine code: {_told(*kernels)}"
     )
-    return texts[0] == texts[1] and len(equal) == len(kernels[0]) == len(kernels[1]) > 0
+    return all(first and first == second for first, second in (sources, kernels))
+
+
+def _told(one: dict[str, str], other: dict[str, str]) -> str:
+    equal = sum(one[name] == other.get(name) for name in one)
+    total = len({*one, *other})
+    return f"{equal} of {total} equal" if one and other else "NOTHING TO COMPARE"
 
 
 def _kernels(data: bytes, kind: str) -> Iterator[tuple[str, str]]:
@@ -72,12 +78,11 @@ def _embedded(library: bytes) -> Iterator[tuple[str, str]]:
             yield name, hashlib.sha256(code).hexdigest()
 
 
-def _sources(data: bytes, kind: str) -> list[bytes]:
-    """Return what a package keeps of its generated C++ text: a digest."""
-    if kind != "aoti":
-        return []
-    with zipfile.ZipFile(io.BytesIO(data)) as members:
-        return [members.read(n) for n in sorted(members.namelist()) if n.endswith(".cpp")]
+def _sources(data: bytes, kind: str) -> dict[str, str]:
+    """Return the digest of each generated source that a payload keeps."""
+    if kind == KIND:
+        return {f"{kernel.label} {kernel.key}": kernel.source for kernel in unpack_kernels(data)}
+    return source_digests(data) if kind == "aoti" else {}
 
 
 if __name__ == "__main__":

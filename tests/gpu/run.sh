@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The GPU run. Usage: tests/gpu/run.sh [PART...]; parts: aoti inductor exact tests cross; without any, all but cross.
+# The GPU run. Usage: tests/gpu/run.sh [PART...]; parts: aoti inductor exact capture tests cross; without any, all but cross.
 # cross takes a mega file that was built on a machine without a GPU, named by CROSS:
 #   precast precompile examples/configs/llama-3.1-8b --target h200 --max-num-batched-tokens 8192 --output FILE.mega
 # Goes on after a failed step, prints its results last, and exits 1 when a step failed. Needs torch with CUDA and precast's dependencies; run it from anywhere.
@@ -54,6 +54,14 @@ part_exact() {
     step "float32 precompile" "${precast[@]}" precompile examples/configs/llama-3.2-1b "${exact[@]}" "${TOKENS[@]}" --tag exact
     step "generate --compare" "$PYTHON" examples/generate.py examples/configs/llama-3.2-1b "${exact[@]}" \
         --artifact exact --tokens 64 --compare
+    step "serve --compare" "$PYTHON" examples/serve.py examples/configs/llama-3.2-1b "${exact[@]}" --artifact exact \
+        --requests 64 --tokens 64 --max-num-seqs 32 --max-num-batched-tokens 256 --mode FULL_AND_PIECEWISE --compare
+}
+
+part_capture() {
+    # The 8B shape: capture in both modes, compare, 200 random batches, and decode steps against the floor.
+    step "capture: precompile" "${precast[@]}" precompile "${BIG[@]}"
+    step "capture: verify, bench" bash -c 'empty "$@"' - "${precast[@]}" verify "${BIG[@]}" --level capture --bench
 }
 
 part_tests() {
@@ -72,7 +80,7 @@ part_cross() {
 import torch, triton
 print(torch.__version__, triton.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
 PY
-[ $# -gt 0 ] || set -- aoti inductor exact tests
+[ $# -gt 0 ] || set -- aoti inductor exact capture tests
 for part in "$@"; do "part_$part"; done
 
 echo

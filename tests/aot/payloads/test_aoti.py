@@ -19,9 +19,11 @@ from precast.aot.libraries import highest, needed_versions
 from precast.aot.payloads import aoti
 from precast.aot.payloads.aoti import AotiPayload
 from precast.aot.payloads.base import BuildJob
+from precast.aot.payloads.generated import source_digests
 from precast.aot.payloads.inductor import InductorPayload
 from precast.aot.target import Target
 from precast.aot.torch_seams.aoti import _unpacked_in_tmp, load_package
+from precast.cache.canonical import sha256
 from precast.cache.paths import absolute_paths
 from precast.cache.store import Store
 from precast.errors import CompileError
@@ -43,7 +45,7 @@ def raw_package(path: Path, root: str, order: int = 1) -> Path:
     members = {
         f"{root}/archive_format": b"pt2", f"{root}/byteorder": b"little", f"{root}/.data/version": b"3",
         f"{root}/data/aotinductor/model/abc.so": library(),
-        f"{root}/data/aotinductor/model/abc.cpp": f"// {path}".encode(),
+        f"{root}/data/aotinductor/model/abc.cpp": f"// {path}\nint piece;\n".encode(),
         f"{root}/data/aotinductor/model/abc_metadata.json": b"{}",
         f"{root}/.data/serialization_id": root.encode(),
     }  # fmt: skip
@@ -64,7 +66,8 @@ def test_a_repacked_package_holds_what_the_loader_needs_and_no_source_text(tmp_p
         "piece/.data/version", "piece/archive_format", "piece/byteorder", "piece/data/aotinductor/model/abc.cpp",
         "piece/data/aotinductor/model/abc.so", "piece/data/aotinductor/model/abc_metadata.json",
     ]  # fmt: skip
-    assert package.read("piece/data/aotinductor/model/abc.cpp") == aoti._LEFT_OUT
+    assert source_digests(repacked(tmp_path / "b")) == {"piece/data/aotinductor/model/abc.cpp": sha256(b"int piece;")}
+    assert b"int piece" not in package.read("piece/data/aotinductor/model/abc.cpp")
 
 
 def test_a_repacked_package_does_not_depend_on_name_order_time_or_folder(tmp_path: Path) -> None:
@@ -210,6 +213,7 @@ def test_real_payloads_leave_nothing_on_the_disk_and_still_run(tiny_entry: TinyE
         r.name.partition(":")[0]: AotiPayload().load(store.read_object(r.object, r.bytes), tmp_path, r.object[:16])
         for r in made.payloads
     }
+    assert all(len(source_digests(store.read_object(r.object, r.bytes))) == 2 for r in made.payloads)
     assert list(tmp_path.iterdir()) == []
     assert (set(_unpacked_in_tmp()), os.environ.get("TMPDIR")) == before
     plan = SplitPlan.from_json(made.plan)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.conftest import REPOSITORY
 
+from precast.aot.payloads.generated import source_digests
 from precast.cache.paths import absolute_paths
 
 _BUILD = """
@@ -54,3 +55,5 @@ def test_another_folder_and_another_environment_give_equal_bytes(kind: str, tmp_
     )
     assert one == two
     assert absolute_paths(one) == ()
+    if kind == "aoti":
+        assert len(source_digests(one)) == 2  # of the wrapper and of the kernels

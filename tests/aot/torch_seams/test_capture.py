@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -135,6 +136,17 @@ def test_the_line_told_is_the_model_s_innermost_else_the_last(frames: list[Any],
 
 def test_an_error_without_frames_has_no_line() -> None:
     assert seam._user_frame(RuntimeError("no frames")) is None
+
+
+def test_what_other_traces_of_the_same_code_saw_makes_no_symbols() -> None:
+    for width in (4, 6):
+        module = nn.Module()
+        vars(module)["forward"] = MethodType(lambda self, x: x + 1, module)  # nothing is reset for such a one
+        x = torch.zeros(7, width)
+        mark_dynamic_dim(x, 0, "tokens")
+        graph = capture_graph(module, (x,)).graph_module.graph
+        shapes = [n.meta["example_value"].shape for n in graph.nodes if n.name == "l_x_"]
+        assert [repr(shape[1]) for shape in shapes] == [str(width)]  # a symbol would be equal to its hint
 
 
 def test_every_seam_is_named() -> None:
