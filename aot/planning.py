@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from precast.aot.assumptions import check_assumptions
-from precast.aot.code import model_code
+from precast.aot.code import SCRIPTS, model_code
 from precast.aot.described import compiling_for
 from precast.aot.kernels import OpCall, op_calls
 from precast.aot.observe import Observation, observe, variables_named_in
@@ -19,15 +19,59 @@ from precast.aot.reference import ModelReference, SpecReference
 from precast.aot.request import CompileInput
 from precast.aot.spec import Json, ModelSpec
 from precast.aot.trace import TracedGraph, build_for_tracing, trace
+from precast.aot.traces import Traces
 from precast.cache.canonical import digest
 from precast.cache.environment import rule_for_variable, variable_factor
 from precast.cache.factors import Factor, entry_key
 from precast.cache.masking import sealed_value
 from precast.splitter.split import Split, split
 
-__all__ = ["CompilePlan", "Reference", "plan_compile"]
+if TYPE_CHECKING:
+    from torch import nn
 
-Reference: TypeAlias = ModelReference | SpecReference
+    from precast.aot.instance import InstanceReference
+
+__all__ = ["BuiltModel", "CompilePlan", "Reference", "TracedModel", "plan_compile"]
+
+Reference: TypeAlias = "ModelReference | SpecReference | InstanceReference"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltModel:
+    """A model as its constructor made it.
+
+    Attributes:
+        seen: What was read and imported meanwhile; what is imported already cannot be seen again.
+        spec: The model.
+        module: The module, with parameters that take no memory.
+    """
+
+    seen: Observation
+    spec: ModelSpec
+    module: "nn.Module"
+
+
+@dataclass(frozen=True, slots=True)
+class TracedModel:
+    """A model as it was traced and split: what plans for several targets have in common.
+
+    Attributes:
+        spec: The model.
+        split: The split graph.
+        factors: What the trace adds to the factors of a request.
+        sources: Text of the model's own modules, by name.
+        modules: Modules that register custom ops, for the compile processes.
+        calls: The calls of splitting ops, for the kernels that these launch themselves.
+        asks_device: Whether it may be another one for another GPU.
+    """
+
+    spec: ModelSpec
+    split: Split
+    factors: tuple[Factor, ...]
+    sources: Mapping[str, str]
+    modules: tuple[str, ...]
+    calls: tuple[OpCall, ...]
+    asks_device: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +103,7 @@ def plan_compile(
     given: CompileInput,
     search_path: Iterable[str],
     progress: Progress,
+    traces: Traces,
 ) -> CompilePlan:
     """Trace and split a model, and form its key.
 
@@ -68,34 +113,50 @@ def plan_compile(
         given: The factors known before the import, settings and target.
         search_path: Folders under which data files are named.
         progress: Is told what goes on.
+        traces: What was traced of the model for other targets, and is used again.
 
     Raises:
         PrecastError: The model cannot be imported, built, traced or split; see `precast.errors`.
     """
     progress.start("trace", 0)
-    device, settings = given.target.device, given.settings
+    built = traces.once(lambda: _built(reference, overrides))
+    model = traces.of(given, lambda: _traced(reference, built, given, search_path))
+    progress.finish("trace")
+    unique = tuple({f.label: f for f in (*given.request.factors, *model.factors)}.values())
+    return CompilePlan(entry_key(unique), model.spec, model.split, unique, model.sources, model.modules, model.calls)
+
+
+def _built(reference: Reference, overrides: Mapping[str, Json]) -> BuiltModel:
+    if not isinstance(reference, (ModelReference, SpecReference)):
+        return reference.built()  # whatever was read while it was built is in it now
     with observe([reference.module.partition(".")[0]]) as seen:
         spec = reference.spec(overrides)
-        module = build_for_tracing(spec)
+        return BuiltModel(seen, spec, build_for_tracing(spec))
+
+
+def _traced(
+    reference: Reference,
+    built: BuiltModel,
+    given: CompileInput,
+    search_path: Iterable[str],
+) -> TracedModel:
+    device, settings, seen, spec = given.target.device, given.settings, built.seen, built.spec
     with compiling_for(given.target):
-        traced = trace(spec, module, device)
+        traced = trace(spec, built.module, device)
     check_assumptions(traced.graph_module.graph, settings.ranges())
     ops = spec.splitting_ops if settings.splitting_ops is None else settings.splitting_ops
     made = split(traced.graph_module, traced.inputs, traced.arguments, traced.result, ops)
     roots = _roots(spec, reference)
     code = model_code(roots, traced.traced_files, seen.imported_before)
     factors = (
-        *given.request.factors,
         *_spec_factors(spec, reference),
         *code.factors,
         *_observed(seen, traced, code.sources, search_path),
         *_graph_factors(made, traced),
     )
-    progress.finish("trace")
-    unique = tuple({f.label: f for f in factors}.values())
-    modules = tuple(r for r in roots if r != "__main__")
+    modules = tuple(r for r in roots if r not in SCRIPTS)
     calls = op_calls(traced.graph_module.graph, ops)
-    return CompilePlan(entry_key(unique), spec, made, unique, code.sources, modules, calls)
+    return TracedModel(spec, made, factors, code.sources, modules, calls, traced.asks_device)
 
 
 def _spec_factors(spec: ModelSpec, reference: Reference) -> tuple[Factor, ...]:
@@ -149,4 +210,4 @@ def _data_name(file: Path, folders: Iterable[Path]) -> str:
 def _roots(spec: ModelSpec, reference: Reference) -> tuple[str, ...]:
     functions = (spec.build, spec.sample, spec.load_weights)
     names = (getattr(f, "__module__", None) for f in functions)
-    return tuple(dict.fromkeys(n for n in (reference.module, *names) if n))
+    return tuple(dict.fromkeys(n for n in (*reference.modules, *names) if n))

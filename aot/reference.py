@@ -17,7 +17,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -29,6 +29,8 @@ from precast.aot.code import IMPORTED_DIGEST
 from precast.aot.spec import Json, ModelSpec
 from precast.cache.factors import Factor
 from precast.cache.layers import hub_folder
+from precast.cache.lookup import MissReason
+from precast.cache.manifest import Manifest
 from precast.cache.masking import sealed_value
 from precast.cache.sources import hash_source
 from precast.errors import ConfigKeyError, FactoryError, PrecastError, StoreAccessError, UnknownModelError
@@ -73,6 +75,16 @@ class ModelReference:
         return True
 
     @property
+    def identity(self) -> str:
+        """Return nothing: its factors tell the model apart."""
+        return ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Return the modules whose import registers what pieces call."""
+        return (self.module,)
+
+    @property
     def import_path(self) -> tuple[str, ...]:
         """Return the folders to put first on the module search path when the model is imported."""
         return (str(self.folder),) if self.kind == "file" and self.folder else ()
@@ -98,6 +110,10 @@ class ModelReference:
             return tuple(_config_factor(f"model.{k}", v) for k, v in config.items() if k not in NO_CONFIG_FACTOR)
         named = Factor("config", "model.factory", f"{self.module}:{self.factory}")
         return (named, *(_config_factor(f"model.set.{k}", v) for k, v in overrides.items()))
+
+    def unfit(self, manifest: Manifest) -> Iterable[MissReason]:  # noqa: ARG002 - as InstanceReference
+        """Say nothing against an entry that the factors name."""
+        return ()
 
     def spec(self, overrides: Mapping[str, Json]) -> ModelSpec:
         """Import the factory and call it.
@@ -155,6 +171,16 @@ class SpecReference:
         return False
 
     @property
+    def identity(self) -> str:
+        """Return nothing: a spec cannot be told apart without a trace."""
+        return ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Return the modules whose import registers what pieces call."""
+        return (self.module,)
+
+    @property
     def import_path(self) -> tuple[str, ...]:
         """Return no folder: the spec's modules are imported already."""
         return ()
@@ -171,6 +197,10 @@ class SpecReference:
 
     def factors(self, overrides: Mapping[str, Json]) -> tuple[Factor, ...]:  # noqa: ARG002 - as ModelReference
         """Return nothing: the spec's own config counts once it is traced."""
+        return ()
+
+    def unfit(self, manifest: Manifest) -> Iterable[MissReason]:  # noqa: ARG002 - as InstanceReference
+        """Say nothing: the key was made of a trace."""
         return ()
 
     def spec(self, overrides: Mapping[str, Json]) -> ModelSpec:

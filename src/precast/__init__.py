@@ -7,35 +7,60 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from precast.aot.decorator import compiled_model, ignore_torch_compile, support_torch_compile
+    from precast.aot.graphs import capture_graphs
     from precast.aot.load import load
     from precast.aot.precompile import precompile
     from precast.aot.settings import Settings
     from precast.aot.spec import ModelSpec, TensorInput
     from precast.aot.verify import verify
     from precast.cache.options import RemoteOptions, StoreOptions
+    from precast.capture.agreement import Agreement
+    from precast.capture.breakable import eager_break_during_capture
+    from precast.capture.limits import BatchLimits
+    from precast.capture.segmented import BreakableModel
+    from precast.capture.support import AttentionGraphSupport
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agreement",
+    "AttentionGraphSupport",
+    "BatchLimits",
+    "BreakableModel",
     "ModelSpec",
     "RemoteOptions",
     "Settings",
     "StoreOptions",
     "TensorInput",
     "__version__",
+    "capture_graphs",
+    "compiled_model",
+    "eager_break_during_capture",
+    "ignore_torch_compile",
     "load",
     "precompile",
+    "support_torch_compile",
     "verify",
 ]
 
 _HOMES = {
+    "Agreement": "precast.capture.agreement",
+    "AttentionGraphSupport": "precast.capture.support",
+    "BatchLimits": "precast.capture.limits",
+    "BreakableModel": "precast.capture.segmented",
     "ModelSpec": "precast.aot.spec",
     "RemoteOptions": "precast.cache.options",
     "Settings": "precast.aot.settings",
     "StoreOptions": "precast.cache.options",
     "TensorInput": "precast.aot.spec",
+    "capture_graphs": "precast.aot.graphs",
+    "compiled_model": "precast.aot.decorator",
+    "eager_break_during_capture": "precast.capture.breakable",
+    "ignore_torch_compile": "precast.aot.decorator",
     "load": "precast.aot.load",
     "precompile": "precast.aot.precompile",
+    "support_torch_compile": "precast.aot.decorator",
     "verify": "precast.aot.verify",
 }
 

@@ -64,7 +64,7 @@ def test_debug_shows_the_traceback(run: Run, library: Library, root: Path) -> No
         (["precompile"], "Missing argument"),
         (["precompile", "m.py:f", "-O9"], "Invalid value for '--optimization-level'"),
         (["precompile", "m.py:f", "--payload", "aot"], "Invalid value for '--payload'"),
-        (["verify", "--level", "capture"], "Invalid value for '--level'"),
+        (["verify", "--level", "everything"], "Invalid value for '--level'"),
         (["inspekt"], "Did you mean 'inspect'"),
         (["inspect", "lss"], "Did you mean 'ls'"),
         (["precompile", "m.py:f", "--format", "tsv"], "contradict each other"),
