@@ -32,9 +32,11 @@ class Request:
 
     Attributes:
         factors: Factors of any group, in any order; what names the model belongs to them.
+        identity: What tells the model apart and is no part of a key, as text; empty where the factors do.
     """
 
     factors: tuple[Factor, ...]
+    identity: str = ""
 
     @property
     def digest(self) -> str:
@@ -43,7 +45,8 @@ class Request:
         Raises:
             ValueError: A factor is not registered or is given twice.
         """
-        return digest({"schema": _REQUEST_SCHEMA, "groups": group_digests(self.factors)})
+        known = {"schema": _REQUEST_SCHEMA, "groups": group_digests(self.factors)}
+        return digest({**known, "identity": self.identity} if self.identity else known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from precast import __version__
 from precast.cli import argv as words
 from precast.cli.commands import (
     config,
+    inspect_coverage,
     inspect_diff,
     inspect_explain,
     inspect_ls,
@@ -81,6 +82,7 @@ def build_app(*, rich: bool) -> typer.Typer:
     group.command("diff", short_help="Say what makes two keys differ")(inspect_diff.inspect_diff)
     group.command("explain", short_help="Say why a model hits or misses")(inspect_explain.inspect_explain)
     group.command("stats", short_help="Count hits and misses")(inspect_stats.inspect_stats)
+    group.command("coverage", short_help="Say which batches have no CUDA graph")(inspect_coverage.inspect_coverage)
     app.add_typer(group, name="inspect", short_help="Look at what the store holds")
     return app
 
