@@ -46,9 +46,7 @@ class CoverageRequest:
     gpu_known: bool
 
 
-def coverage_settings(
-    flags: Mapping[str, object], environ: Mapping[str, str], file: Mapping[str, object]
-) -> Settings:
+def coverage_settings(flags: Mapping[str, object], environ: Mapping[str, str], file: Mapping[str, object]) -> Settings:
     """Resolve settings for a command that compiles nothing and needs no GPU.
 
     A target that nobody named is this machine's GPU, and a GPU that is not known where it has none.
@@ -69,9 +67,7 @@ def coverage_settings(
     return one_of_several(found, environ)
 
 
-def coverage_request(
-    settings: Settings, environ: Mapping[str, str], spec: ModelSpec | None = None
-) -> CoverageRequest:
+def coverage_request(settings: Settings, environ: Mapping[str, str], spec: ModelSpec | None = None) -> CoverageRequest:
     """Say what coverage is about.
 
     Args:

@@ -107,8 +107,9 @@ def support_torch_compile(
 
     A subclass is compiled like its base, whatever its own forward is; decorate it again to change how. It is meant for
     inference: results carry no gradients, and an instance that was compiled in one mode (`train` or `eval`) refuses to
-    run in the other. A module that is compiled itself, or traced as part of another one, is traced as if it were not
-    decorated.
+    run in the other. Numbers and other attributes that forward reads are those of the first call: nothing looks at them
+    again. Tensors are looked at by every call, and bound anew where they were replaced. A module that is traced as part
+    of another one is traced as if it were not decorated.
 
     Args:
         cls: The class, where the decorator is written without parentheses.

@@ -144,8 +144,8 @@ def _search(
             before = (open_lengths, waiting | full.get(tokens, 0), waiting_pieces or tokens in piecewise)
             if tokens not in sizes:
                 _keep(reached, rules.step(tokens, before, taken=False), cost, chain)
-                cost = (cost[0] + 1, cost[1] + rules.is_uneven(tokens), cost[2] + tokens)  # noqa: PLW2901
-                chain = (tokens, chain)  # noqa: PLW2901
+                cost = (cost[0] + 1, cost[1] + rules.is_uneven(tokens), cost[2] + tokens)
+                chain = (tokens, chain)
             state = rules.step(tokens, before, taken=True)
             _keep(reached, state, cost, chain)
             if tokens >= lowest_top and state is not None and not state[1] and not state[2]:

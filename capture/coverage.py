@@ -56,7 +56,7 @@ class PlacedBatch:
     @property
     def is_hole(self) -> bool:
         """Whether it has no graph, or a slower one than wanted."""
-        return self.mode.value < self.wanted.value
+        return bool(self.mode.value < self.wanted.value)
 
     @property
     def gains(self) -> bool:

@@ -222,7 +222,7 @@ def _is_decode(reqs: int, tokens: int, limits: BatchLimits) -> bool:
 def _whole(fields: Mapping[str, Any], name: str, least: int, default: int | None = None) -> int:
     value = fields.get(name, default)
     _require(type(value) is int and value >= least, f"`{name}` is no whole number from {least}")
-    return int(value)  # type: ignore[arg-type]
+    return int(value)
 
 
 def _require(holds: bool, what: str) -> None:

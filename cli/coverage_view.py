@@ -187,7 +187,9 @@ def _closing(found: "Coverage") -> list[tuple[str, str]]:
     if not found.extra:
         return [("close", "no capture size closes any of the holes")]
     after = found.after or found
-    left = "nothing is uncovered" if after.is_full else f"{counted(len(after.holes), 'batch', 'batches')} stay uncovered"
+    left = (
+        "nothing is uncovered" if after.is_full else f"{counted(len(after.holes), 'batch', 'batches')} stay uncovered"
+    )
     return [
         ("close", f"add {', '.join(map(str, found.extra))}"),
         ("", joined([f"then {left}", f"padding {_padding_text(after.padding)}"])),

@@ -10,6 +10,7 @@ __all__ = [
     "capture",
     "described",
     "described_aoti",
+    "described_facts",
     "export",
     "graphs",
     "in_memory",
@@ -17,7 +18,9 @@ __all__ = [
     "kernels",
     "ops",
     "parameters",
+    "passes",
     "triton",
+    "tuning",
     "twins",
     "watch",
 ]

@@ -57,7 +57,7 @@ def inspect_coverage(
 ) -> ExitCode:
     """Say which batches have no CUDA graph and why, what padding costs, and the fewest sizes that close the holes.
 
-    Without traffic it is about every decode step and every token count that the limits allow. Needs no GPU and no store.
+    Without traffic it is about every decode step and every token count that the limits allow. No GPU, no store.
     """
     from precast.aot.coverage_request import coverage_request, coverage_settings
     from precast.capture.coverage import coverage

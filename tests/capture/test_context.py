@@ -41,7 +41,7 @@ def test_contexts_nest_and_end_with_errors_too() -> None:
             assert FORWARD.pieces is None
         with pytest.raises(KeyError), forward_context(FULL):
             raise KeyError
-        assert current() is outer
+        assert current() is outer  # type: ignore[unreachable, unused-ignore]
         assert FORWARD.pieces == descriptor_number(PIECEWISE)
     assert current() is None
 

@@ -35,7 +35,7 @@ def test_batches_run_as_a_dispatcher_says_and_padding_adds_up(
     for extra, result in ((), found), (found.extra, found.after or found):
         dispatcher = Dispatcher(candidates(mode, [*sizes, *extra], found_limits))
         dispatcher.enable()
-        asked = computed = 0
+        asked = computed = 0.0
         for one, placed in zip(traffic, result.batches, strict=True):
             batch = one.batch
             descriptor = dispatcher.dispatch(
@@ -81,16 +81,15 @@ def _with_loras(batch: Batch, loras: int) -> Batch:
     return Batch(batch.num_reqs, batch.num_tokens, batch.uniform_token_count, loras, *rest)
 
 
-@untimed
-@given(limits(most_seqs=40), MODES)
-def test_the_default_sizes_leave_only_mixed_batches_and_hidden_or_large_decode_steps(
-    found_limits: BatchLimits, mode: CUDAGraphMode
-) -> None:
-    sizes = capture_sizes(found_limits, mode).sizes
-    found = coverage(mode, sizes, found_limits, default_traffic(found_limits))
-    if len(found_limits.decode_tiers) == 1 and found_limits.num_ubatches == 1 and mode is not NONE:
-        for placed in found.holes:
-            assert placed.batch.num_tokens > sizes[-1] or placed.barrier is Barrier.DECODE_ONLY
+def test_the_sizes_of_the_rule_itself_can_leave_a_decode_step_without_a_graph() -> None:
+    """The budget cuts the ladder off at 151 tokens, which round up to 155; 150 tokens then have no FULL graph."""
+    found_limits = limits_of({"max_num_batched_tokens": 151, "max_num_seqs": 31, "drafts": 4})
+    sizes = capture_sizes(found_limits, DECODE_ONLY).sizes
+    traffic = [e for e in decode_batches(found_limits, range(1, 32)) if e.batch.num_tokens <= 151]
+    found = coverage(DECODE_ONLY, sizes, found_limits, traffic)
+    assert sizes[-1] == 151
+    assert [placed.batch.num_tokens for placed in found.holes] == [150]
+    assert (found.extra, found.closes_all) == ((150,), True)
 
 
 def one(found: Coverage, num_reqs: int) -> tuple[CUDAGraphMode, Miss | None, bool, Barrier | None]:

@@ -35,7 +35,9 @@ def test_every_decode_step_and_token_count_within_the_limits_is_there_once(found
     whole = [b for b in kinds[BatchKind.DECODE] if b.num_ubatches == 1]
     split = [b for b in kinds[BatchKind.DECODE] if b.num_ubatches > 1]
     least = max(found.num_ubatches, found.ubatch_decode_tokens)
-    assert [b.num_tokens for b in split] == [b.num_tokens for b in whole if found.num_ubatches > 1 and b.num_tokens >= least]
+    assert [b.num_tokens for b in split] == [
+        b.num_tokens for b in whole if found.num_ubatches > 1 and b.num_tokens >= least
+    ]
     steps = {reqs: reqs * (1 + found.drafts_of(reqs)) for reqs in range(1, found.max_num_seqs + 1)}
     if found.adaptive_verification:
         possible = {n for reqs, most in steps.items() for n in range(reqs, most + 1) if n <= budget}
@@ -49,7 +51,7 @@ def test_every_decode_step_and_token_count_within_the_limits_is_there_once(found
 def test_with_adaptive_verification_a_batch_is_the_widest_of_its_tokens_and_has_a_request_as_long_as_can_be() -> None:
     found = limits_of({"max_num_batched_tokens": 64, "max_num_seqs": 3, "drafts": 2, "adaptive_verification": True})
     every = [expected.batch for expected in decode_batches(found, [1, 2, 3])]
-    options = {}
+    options: dict[int, set[tuple[int, int]]] = {}
     for reqs in (1, 2, 3):
         for lens in product((1, 2, 3), repeat=reqs):
             options.setdefault(sum(lens), set()).add((reqs, max(lens)))

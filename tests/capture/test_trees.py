@@ -21,7 +21,7 @@ def test_each_tensor_is_replaced_from_left_to_right() -> None:
         return f"t{int(tensor)}"
 
     made = map_tensors(number, tree)
-    assert made == ("t1", ["t2", {"a": "t3"}], Pair("t4", "x"), None, 5)  # type: ignore[arg-type]
+    assert made == ("t1", ["t2", {"a": "t3"}], Pair("t4", "x"), None, 5)
     assert seen == [1, 2, 3, 4]
     assert type(made[2]) is Pair
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The GPU run. Usage: tests/gpu/run.sh [PART...]; parts: aoti inductor exact capture tests cross; without any, all but cross.
 # cross takes a mega file that was built on a machine without a GPU, named by CROSS:
-#   precast precompile examples/configs/llama-3.1-8b --target h200 --max-num-batched-tokens 8192 --output FILE.mega
+#   precast precompile examples/configs/llama-3.1-8b --target h200 --max-num-batched-tokens 8192 --compile-sizes 1 --output FILE.mega
 # Goes on after a failed step, prints its results last, and exits 1 when a step failed. Needs torch with CUDA and precast's dependencies; run it from anywhere.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,7 +11,7 @@ STEP_LIMIT=${STEP_LIMIT:-300}
 export PRECAST_CACHE_DIR=$OUT/store PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1
 TOKENS=(--max-num-batched-tokens 2048)
 MODEL=(examples/configs/llama-3.2-1b --set num_hidden_layers=8 --set dtype=bfloat16 "${TOKENS[@]}")
-BIG=(examples/configs/llama-3.1-8b --max-num-batched-tokens 8192)
+BIG=(examples/configs/llama-3.1-8b --max-num-batched-tokens 8192 --compile-sizes 1)
 results=()
 failed=0
 
@@ -61,7 +61,7 @@ part_exact() {
 part_capture() {
     # The 8B shape: capture in both modes, compare, 200 random batches, and decode steps against the floor.
     step "capture: precompile" "${precast[@]}" precompile "${BIG[@]}"
-    step "capture: verify, bench" bash -c 'empty "$@"' - "${precast[@]}" verify "${BIG[@]}" --level capture --bench
+    step "capture: verify, bench" bash -c 'empty "$@"' - "${precast[@]}" verify "${BIG[@]}" --level capture --bench --max-num-seqs 512
 }
 
 part_tests() {
@@ -70,7 +70,8 @@ part_tests() {
 
 part_cross() {
     step "cross: describe" "${precast[@]}" precompile --describe-target
-    step "cross: verify, empty caches" bash -c 'empty "$@"' - "${precast[@]}" verify "$CROSS" --model "${BIG[0]}"
+    step "cross: verify, empty caches" bash -c 'empty "$@"' - "${precast[@]}" verify "$CROSS" --model "${BIG[0]}" \
+        --level capture --bench --max-num-seqs 512
     step "cross: build here" "${precast[@]}" precompile "${BIG[@]}" --output "$OUT/here.mega"
     step "cross: compare" "$PYTHON" -m tests.gpu.compare_entries "$CROSS" "$OUT/here.mega"
     step "cross: decode speed" "$PYTHON" -m tests.gpu.decode_speed "${BIG[0]}" "$CROSS" "$OUT/here.mega"
