@@ -35,14 +35,23 @@ def test_pieces_see_a_number_in_mode_piecewise_only(descriptor: BatchDescriptor,
     assert FORWARD.pieces is None
 
 
+def _pieces() -> int | None:
+    return FORWARD.pieces
+
+
+def _fail_inside() -> None:
+    with forward_context(FULL):
+        raise KeyError
+
+
 def test_contexts_nest_and_end_with_errors_too() -> None:
     with forward_context(PIECEWISE) as outer:
         with forward_context(FULL):
-            assert FORWARD.pieces is None
-        with pytest.raises(KeyError), forward_context(FULL):
-            raise KeyError
-        assert current() is outer  # type: ignore[unreachable, unused-ignore]
-        assert FORWARD.pieces == descriptor_number(PIECEWISE)
+            assert _pieces() is None
+        with pytest.raises(KeyError):
+            _fail_inside()
+        assert current() is outer
+        assert _pieces() == descriptor_number(PIECEWISE)
     assert current() is None
 
 

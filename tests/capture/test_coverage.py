@@ -35,7 +35,7 @@ def test_batches_run_as_a_dispatcher_says_and_padding_adds_up(
     for extra, result in ((), found), (found.extra, found.after or found):
         dispatcher = Dispatcher(candidates(mode, [*sizes, *extra], found_limits))
         dispatcher.enable()
-        asked = computed = 0.0
+        asked, computed = Fraction(0), Fraction(0)
         for one, placed in zip(traffic, result.batches, strict=True):
             batch = one.batch
             descriptor = dispatcher.dispatch(
@@ -48,13 +48,13 @@ def test_batches_run_as_a_dispatcher_says_and_padding_adds_up(
             )
             assert placed.mode is descriptor.mode
             assert (placed.batch, placed.count) == (batch, one.count)
-            asked += one.count * batch.num_tokens
-            computed += one.count * descriptor.num_tokens
+            asked += Fraction(one.count) * batch.num_tokens
+            computed += Fraction(one.count) * descriptor.num_tokens
             assert placed.is_hole is (descriptor.mode is NONE or descriptor.mode.value < placed.wanted.value)
             assert (placed.reason is not None) is placed.is_hole
-        assert (result.padding.asked, result.padding.computed) == (asked, computed)
+        assert (Fraction(result.padding.asked), Fraction(result.padding.computed)) == (asked, computed)
         assert result.padding.padded == computed - asked
-        assert result.padding.share == pytest.approx(float(Fraction(computed - asked, computed)))
+        assert result.padding.share == pytest.approx(float((computed - asked) / computed))
     after = found.after or found
     assert after.is_full is found.closes_all
     assert all(placed.barrier is not None for placed in after.holes)
