@@ -75,6 +75,7 @@ part_cross() {
     step "cross: build here" "${precast[@]}" precompile "${BIG[@]}" --output "$OUT/here.mega"
     step "cross: compare" "$PYTHON" -m tests.gpu.compare_entries "$CROSS" "$OUT/here.mega"
     step "cross: decode speed" "$PYTHON" -m tests.gpu.decode_speed "${BIG[0]}" "$CROSS" "$OUT/here.mega"
+    step "cross: cost of a step" "$PYTHON" -m tests.gpu.step_cost "${BIG[0]}" "$CROSS"
 }
 
 "$PYTHON" - <<'PY'
