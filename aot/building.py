@@ -53,6 +53,7 @@ class Builder:
         """Compile and publish.
 
         Raises:
+            IncompatibleError: What the payload is built with is not here.
             CompileError: A piece could not be compiled; nothing is published.
             ConfigValueError: FULL graphs were asked for, and the model's attention can be captured for nothing.
             StoreAccessError: The store cannot be written; nothing of the entry is visible.
@@ -61,6 +62,7 @@ class Builder:
         from precast.aot.publish import publish
 
         settings = self._settled(plan)
+        payload_kind(self.settings.payload).require_tools(self.input.target)
         request = CompileRequest(
             kind=self.settings.payload,
             target=self.input.target,

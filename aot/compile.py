@@ -249,7 +249,8 @@ def _died(job: _Job, status: int, log: Path) -> CompileError:
     """Say why a process failed; its trace and the end of its log go along, since its folder does not stay."""
     result = _result(job.folder / RESULT)
     lines = _tail(log)
-    error = _failed(job, str(result["error"]) if "error" in result else _ending(status, lines))
+    why = str(result["error"]) if "error" in result else _ending(status, lines)
+    error = _failed(job, why, str(result.get("hint") or ""))
     if "trace" in result:
         error.add_note(f"In the compile process:\n{str(result['trace']).rstrip()}")
     if lines:
@@ -280,9 +281,9 @@ def _ending(status: int, lines: Sequence[str]) -> str:
     return f"its compile process ended with status {status}" + (f": {lines[-1]}" if lines else "")
 
 
-def _failed(job: _Job, why: str) -> CompileError:
+def _failed(job: _Job, why: str, hint: str = "") -> CompileError:
     return CompileError(
         f"{job.label} could not be compiled",
         why,
-        "nothing was published; run again with --debug for the compiler's own message",
+        hint or "nothing was published; run again with --debug for the compiler's own message",
     )

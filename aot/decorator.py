@@ -133,7 +133,8 @@ def support_torch_compile(
     decoration = Decoration(dynamic_arg_dims, enable_if, ops, settings, Place(cache_dir, options), progress)
 
     def decorate(kind: C) -> C:
-        if not issubclass(kind, nn.Module):
+        given: object = kind
+        if not (isinstance(given, type) and issubclass(given, nn.Module)):
             raise ConfigValueError(f"{kind!r} cannot be decorated", "it is no class of modules", "decorate a class")
         decoration.dims(covered(kind.forward))  # so that a mistake is told where it was made
         setattr(kind, _DECORATION, decoration)

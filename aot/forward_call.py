@@ -25,6 +25,7 @@ __all__ = ["ForwardCall"]
 _LITERAL = (NoneType, bool, int, float, str)
 _OPAQUE = (torch.dtype, torch.device, torch.memory_format, torch.layout, Enum)
 _MODULE, _FORWARD, _RUN, _REFUSE = "_precast_module", "_precast_forward", "_precast_run", "_precast_refuse"
+_EXACT = "_precast_exact"
 _COUNT = itertools.count(1)
 _NO_DEFAULT = inspect.Parameter.empty
 
@@ -92,7 +93,7 @@ class ForwardCall:
         Args:
             run: Takes the module and the tensors, in the order of the signature.
         """
-        scope: dict[str, Any] = {_RUN: run, _REFUSE: _refuse}
+        scope: dict[str, Any] = {_RUN: run, _REFUSE: _refuse, _EXACT: _exact}
         checks = []
         for name, value in self.constants.items():
             if value is None:
@@ -100,6 +101,9 @@ class ForwardCall:
             else:
                 scope[f"_precast_value_{name}"] = value
                 differs = f"type({name}) is not type(_precast_value_{name}) or {name} != _precast_value_{name}"
+                if type(value) is float or (type(value) is tuple and value):  # equal ones may compute something else
+                    scope[f"_precast_exact_{name}"] = _exact(value)
+                    differs += f" or {_EXACT}({name}) != _precast_exact_{name}"
             checks.append(f"    if {differs}:\n        {_REFUSE}({name!r}, {name}, {self._baked(name, scope)})\n")
         body = f"    return {_RUN}({', '.join((_MODULE, *self.tensors))})\n"
         return _made(f"def forward({self._signature(scope)}):\n{''.join(checks)}{body}", scope)
@@ -152,6 +156,13 @@ def _can_be_baked(value: Any, parameter: inspect.Parameter) -> bool:
     if isinstance(value, float) and math.isnan(value):
         return False  # it is equal to nothing, so no later call could be told to be right
     return type(value) in _LITERAL or isinstance(value, _OPAQUE)
+
+
+def _exact(value: Any) -> Any:
+    """Return what tells a value from those that are equal to it: 0.0 from -0.0, and (1,) from (1.0,) and (True,)."""
+    if type(value) is tuple:
+        return tuple(map(_exact, value))
+    return type(value), repr(value) if type(value) is float else value
 
 
 _ITEM = inspect.Parameter("item", inspect.Parameter.POSITIONAL_ONLY)

@@ -1,12 +1,14 @@
 """A loaded model with CUDA graphs: every piece wrapped where it stands in the graph, and a manager over them.
 
+A breakable model, which has no compiled pieces, is captured by the same manager.
+
 Pieces that share their code do not share graphs: each position has its own inputs and outputs, so each is wrapped
 apart, once for every compile range.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from precast.aot.binding import BoundState, bind_forward, resolve_op
 from precast.aot.load import CompiledModel
@@ -15,6 +17,7 @@ from precast.capture.limits import BatchLimits
 from precast.capture.manager import GraphManager
 from precast.capture.modes import CUDAGraphMode
 from precast.capture.pieces import GraphedPiece
+from precast.capture.segmented import BreakableModel
 from precast.capture.sizes import capture_sizes, default_top
 from precast.errors import ConfigValueError, NoGpuError, UsageError
 from precast.splitter.plan import CallOp, Compute, SplitPlan
@@ -85,33 +88,36 @@ def omissible(plan: SplitPlan, resolve: Callable[[str, str], Any] = resolve_op) 
 
 
 def capture_graphs(
-    model: CompiledModel,
+    model: CompiledModel | BreakableModel,
     state: "GraphState",
     limits: BatchLimits,
     *,
-    mode: CUDAGraphMode | str = CUDAGraphMode.FULL_AND_PIECEWISE,
+    mode: CUDAGraphMode | str | None = None,
     sizes: Sequence[int] | None = None,
     largest: int | None = None,
     interactivity: bool = False,
-    agree: "Agree | None" = None,
+    agree: "Callable[[Candidates], Agree] | None" = None,
     backend: "GraphBackend | None" = None,
     progress: "CaptureProgress | None" = None,
     debug: bool = False,
 ) -> GraphManager:
-    """Capture the CUDA graphs of a loaded model, and return what dispatches and runs steps on them.
+    """Capture the CUDA graphs of a model, and return what dispatches and runs steps on them.
 
     Args:
-        model: What `precast.load` returned.
+        model: What `precast.load` returned, or a forward that is recorded in segments.
         state: Buffers of the serving process: inputs, KV cache, attention metadata. Graphs read them where they lie.
         limits: What a step may hold; of tokens, at most what the entry was compiled for counts.
-        mode: Which graphs. What the model's attention can be captured in is the caller's to know (`aot.levels`).
+        mode: Which graphs; by default what the entry's settings came to when it was built, which every rule of
+            `aot.levels` has lowered as far as the model's attention needs (`inspect show KEY --settings`). A mode that
+            is given is taken as it is. A breakable model has no record: FULL_AND_PIECEWISE.
         sizes: Capture sizes in tokens; by default those of `capture.sizes`.
         largest: Largest capture size, where sizes are left to the rule.
         interactivity: Capture every size from 1 to 32, for less padding in small batches.
-        agree: Agrees with other data-parallel ranks on each step.
-        backend: What records graphs; by default CUDA graphs on the current device.
+        agree: Is called once, before the capture, with what will be captured, and returns what agrees with other
+            data-parallel ranks on each step: `lambda found: Agreement(found, group, store).agree`.
+        backend: What records graphs; by default CUDA graphs on the model's device, or on the current one.
         progress: Is told what goes on.
-        debug: Compare all that is known of a piece's inputs at each replay.
+        debug: Compare all that is known of a piece's inputs at each replay. A breakable model is told when it is made.
 
     Raises:
         NoGpuError: No GPU is usable, or the entry was compiled for the CPU.
@@ -119,18 +125,27 @@ def capture_graphs(
         ConfigValueError: Sizes or mode are wrong.
         UsageError: The model was not made by `precast.load`, or has no token dim.
     """
-    if model.bound is None:
+    if isinstance(model, BreakableModel):
+        bound = None
+    elif model.bound is not None:
+        bound = model.bound
+    else:
         raise UsageError("this model has no pieces to capture", "it is a bare forward", "load it with `precast.load`")
     found = graph_candidates(
-        model.bound, limits, mode=_mode(mode), sizes=sizes, largest=largest, interactivity=interactivity
+        bound, limits, mode=_mode(mode, bound), sizes=sizes, largest=largest, interactivity=interactivity
     )
-    manager = graph_manager(model.bound, state, found, backend or cuda_backend(model.bound), agree=agree, debug=debug)
+    backend = backend or cuda_backend(bound)
+    agreed = None if agree is None else agree(found)
+    if bound is not None:
+        manager = graph_manager(bound, state, found, backend, agree=agreed, debug=debug)
+    else:
+        manager = GraphManager(cast("BreakableModel", model), state, found, backend, agree=agreed)
     manager.capture(progress)
     return manager
 
 
 def graph_candidates(
-    bound: BoundState,
+    bound: BoundState | None,
     limits: BatchLimits,
     *,
     mode: CUDAGraphMode,
@@ -138,10 +153,10 @@ def graph_candidates(
     largest: int | None = None,
     interactivity: bool = False,
 ) -> Candidates:
-    """List what to capture of a loaded model.
+    """List what to capture of a model.
 
     Args:
-        bound: The model.
+        bound: The loaded model; None for a breakable one, which runs any number of tokens.
         limits: What a step may hold; of tokens, at most what the entry was compiled for counts.
         mode: Which graphs.
         sizes: Capture sizes that the user gave.
@@ -152,11 +167,12 @@ def graph_candidates(
         ConfigValueError: Sizes are wrong.
         UsageError: The model has no token dim.
     """
-    if bound.pieces.plan.token_input is None:
+    if bound is not None and bound.pieces.plan.token_input is None:
         why = "none of its inputs has a dim of tokens, so there is nothing to choose a graph by"
         raise UsageError("a model with static shapes has no batch sizes", why, "capture it with torch.cuda.graph")
-    budget = min(limits.max_num_batched_tokens, max(high for _, high in bound.pieces.ranges))
-    limits = replace(limits, max_num_batched_tokens=budget)
+    if bound is not None:
+        budget = min(limits.max_num_batched_tokens, max(high for _, high in bound.pieces.ranges))
+        limits = replace(limits, max_num_batched_tokens=budget)
     top = default_top(_capability(bound))
     chosen = capture_sizes(limits, mode, largest=largest, sizes=sizes, interactivity=interactivity, default_top=top)
     return candidates(mode, chosen.sizes, limits)
@@ -176,23 +192,30 @@ def graph_manager(
     return GraphManager(model, state, found, backend, ranges=bound.pieces.ranges, agree=agree)
 
 
-def cuda_backend(bound: BoundState) -> "GraphBackend":
+def cuda_backend(bound: BoundState | None = None) -> "GraphBackend":
     """Return what records CUDA graphs.
+
+    Args:
+        bound: The loaded model; None for a breakable one, which is captured on the current device.
 
     Raises:
         NoGpuError: The model is compiled for the CPU, or no GPU is usable.
     """
     import torch
 
-    key = bound.pieces.manifest.key[:12]
-    if bound.device != "cuda":
-        why = f"entry {key} is compiled for the {bound.device}, which has no CUDA graphs"
-        raise NoGpuError("graphs cannot be captured", why, "precompile the model with `--target cuda` or a GPU's name")
+    what, index = "a breakable model", None
+    if bound is not None:
+        what = f"entry {bound.pieces.manifest.key[:12]}"
+        if bound.device != "cuda":
+            why = f"{what} is compiled for the {bound.device}, which has no CUDA graphs"
+            hint = "precompile the model with `--target cuda` or a GPU's name"
+            raise NoGpuError("graphs cannot be captured", why, hint)
+        index = next((t.device.index for t in bound.values.values() if t.is_cuda), None)
     if not torch.cuda.is_available():
-        raise NoGpuError("graphs cannot be captured", f"entry {key} needs a GPU and none is usable", "run it on a GPU")
+        raise NoGpuError("graphs cannot be captured", f"{what} needs a GPU and none is usable", "run it on a GPU")
     from precast.aot.torch_seams.graphs import CudaGraphs
 
-    return CudaGraphs(next((t.device.index for t in bound.values.values() if t.is_cuda), None))
+    return CudaGraphs(index)
 
 
 def _moving_values(plan: SplitPlan) -> frozenset[str]:
@@ -200,7 +223,10 @@ def _moving_values(plan: SplitPlan) -> frozenset[str]:
     return frozenset(s.output for s in plan.steps if isinstance(s, CallOp | Compute) and s.output is not None)
 
 
-def _mode(mode: CUDAGraphMode | str) -> CUDAGraphMode:
+def _mode(mode: CUDAGraphMode | str | None, bound: BoundState | None) -> CUDAGraphMode:
+    if mode is None:
+        settings = bound.pieces.manifest.settings if bound is not None else ()
+        mode = str(next((s.value for s in settings if s.name == "cudagraph_mode"), "FULL_AND_PIECEWISE"))
     if isinstance(mode, CUDAGraphMode):
         return mode
     if mode not in CUDAGraphMode.__members__:
@@ -209,7 +235,8 @@ def _mode(mode: CUDAGraphMode | str) -> CUDAGraphMode:
     return CUDAGraphMode[mode]
 
 
-def _capability(bound: BoundState) -> tuple[int, int] | None:
+def _capability(bound: BoundState | None) -> tuple[int, int] | None:
     import torch
 
-    return torch.cuda.get_device_capability() if bound.device == "cuda" and torch.cuda.is_available() else None
+    on_gpu = (bound is None or bound.device == "cuda") and torch.cuda.is_available()
+    return torch.cuda.get_device_capability() if on_gpu else None

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from precast.aot.precompile import remember_answer, search_path
+from precast.aot.answers import remember_answer, search_path
 from precast.aot.reference import ModelReference
 from precast.aot.request import compile_input
 from precast.aot.settings import Settings

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precast.aot.binding import BoundState, LoadedPieces, bind_forward, bind_module, bind_state
+from precast.aot.collector import collector_held_off
 from precast.aot.device_index import loading_on, module_index
 from precast.aot.kernels import KIND, unpack_kernels
 from precast.aot.payloads import payload_kind
@@ -80,6 +81,7 @@ class CompiledModel:
         return self._dispatch(*args, **kwargs)
 
 
+@collector_held_off()
 def load(
     source: str | os.PathLike[str],
     module: "nn.Module",

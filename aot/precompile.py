@@ -4,7 +4,6 @@ Equal work in flight is awaited, not repeated: one process at a time answers a r
 """
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
@@ -12,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precast.aot.answers import remember_answer, search_path
 from precast.aot.building import Builder
-from precast.aot.mending import checked, damaged_keys, mend, require_able, sweep
+from precast.aot.mending import checked, damaged_keys, mend, sweep
+from precast.aot.preconditions import require_target, require_usable, require_work_possible
 from precast.aot.progress import Progress, Silent
 from precast.aot.reference import SpecReference, parse_reference
 from precast.aot.request import CompileInput, compile_input
@@ -22,18 +23,15 @@ from precast.aot.scratch import scratch_folder
 from precast.aot.settings import Settings, settle_settings
 from precast.aot.spec import Json, ModelSpec
 from precast.aot.stamps import refuse_optimized_mode, stamp_misses
-from precast.aot.target import require_buildable
 from precast.aot.traces import Traces
 from precast.aot.waiting import done_once
 from precast.cache.canonical import digest
 from precast.cache.counters import record_lookup
-from precast.cache.filesystem import cautions
-from precast.cache.lookup import Lookup, MissReason, Request, lookup
+from precast.cache.lookup import Lookup, MissReason, lookup
 from precast.cache.manifest import Manifest
-from precast.cache.masking import sealed_value
 from precast.cache.options import StoreOptions, open_store
 from precast.cache.remotes import open_tier
-from precast.cache.requests import candidates, remember
+from precast.cache.requests import candidates
 from precast.cache.scratch import require_scratch
 from precast.cache.signatures import require_signature
 from precast.cache.signing import mend_signatures, sign_entry, signers, stored_signatures
@@ -42,7 +40,6 @@ from precast.cache.sources import hash_source, locate_source
 from precast.cache.store import Store
 from precast.cache.tags import check_tag, set_tag
 from precast.cache.trust import require_trusted
-from precast.cache.writable import require_writable
 from precast.errors import FormatError, LockedError, NoEntryError, StoreAccessError, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +47,7 @@ if TYPE_CHECKING:
     from precast.aot.planning import CompilePlan, Reference
     from precast.cache.remote_tier import RemoteTier
 
-__all__ = ["PrecompileResult", "precompile", "search_path"]
+__all__ = ["PrecompileResult", "precompile"]
 
 
 def precompile(
@@ -136,37 +133,6 @@ def _input(reference: "Reference", overrides: Mapping[str, Json], settings: Sett
     return replace(made, request=replace(made.request, identity=reference.identity))
 
 
-def search_path(reference: "Reference") -> tuple[str, ...]:
-    """Return where the modules and data files of a model are looked for when they are hashed again."""
-    import precast
-
-    return (*reference.data_path, *sys.path, str(Path(precast.__file__).parent.parent))
-
-
-def remember_answer(
-    store: Store,
-    reference: "Reference",
-    overrides: Mapping[str, Json],
-    request: Request,
-    key: str,
-) -> None:
-    """Note which entry answers a request and how its model was named, for `verify KEY`.
-
-    Args:
-        store: The store.
-        reference: The model as it was named.
-        overrides: Values for its config; secrets among them are noted by digest only.
-        request: The request.
-        key: The entry's key.
-
-    Raises:
-        StoreAccessError: The store cannot be written.
-        LockedError: Another process held the lock all the time.
-    """
-    sealed = {k: sealed_value(k, v) for k, v in overrides.items()}
-    remember(store, request.digest, key, {**reference.hint, "overrides": sealed})
-
-
 class _Precompile:
     """One precompile: the lookup needs no torch; the rest imports it."""
 
@@ -202,7 +168,7 @@ class _Precompile:
         there = None if force else self._look_behind(None)
         if there is not None:
             return there
-        self._warn()
+        self._require_target()
         require_scratch("trace with: torch looks for one")
         with self._private_caches():
             plan = self._plan()
@@ -218,7 +184,7 @@ class _Precompile:
 
     def run(self, *, force: bool) -> PrecompileResult:
         """Find the entry or make it."""
-        self._require_usable(compiles=force)
+        require_usable(self.store, self.options, output=self.output, compiles=force)
         found = self._lookup()
         done = None if force else self._use(found.hit) or self._mend(found)  # neither needs a compiler
         if done is not None:
@@ -347,29 +313,12 @@ class _Precompile:
         status = "repaired" if repaired.mended else "up_to_date"
         return replace(self._up_to_date(repaired.manifest, status), repaired=repaired.mended)
 
-    def _warn(self) -> None:
-        require_buildable(self.input.target)
-        if self.input.target.device == "cpu" and self.builder.settings.payload == "inductor":
-            self.progress.note("an inductor payload on a CPU runs the C++ compiler when it is loaded; aoti does not")
-
-    def _require_usable(self, *, compiles: bool) -> None:
-        """Refuse a store that cannot be written, or is not trusted: what it holds is believed here."""
-        if self.store.read_only:
-            raise UsageError(
-                "precompile writes to the store",
-                "it is opened read-only, by --read-only or PRECAST_READ_ONLY",
-                "add --check or --dry-run to look only, or leave that out",
-            )
-        require_writable(self.store.layout, output=self.output, compiles=compiles)
-        require_trusted(self.store.layout, self.options)
+    def _require_target(self) -> None:
+        require_target(self.input.target, self.builder.settings.payload, self.progress)
 
     def _require_buildable(self) -> None:
-        """Refuse before any work what could not be built here, and say what is doubtful."""
-        self._warn()
-        require_writable(self.store.layout, output=self.output)
-        require_able(self.store)
-        for caution in cautions(self.store.root):
-            self.progress.warning(caution.code, caution.message, caution.hint)
+        self._require_target()
+        require_work_possible(self.store, self.output, self.progress)
 
     @contextmanager
     def _private_caches(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from precast.aot.levels import LEVELS
 from precast.aot.target import is_target_name, unknown_target
+from precast.cache.canonical import canonical_json
 from precast.capture.modes import CUDAGraphMode
 from precast.capture.ranges import CAPTURE_SIZES
 from precast.errors import ConfigValueError
@@ -98,6 +99,11 @@ def _target(_: str, value: Any) -> str:
 def _table(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigValueError(f"`{name}` must be a table of options", f"got {value!r}", "give KEY=VALUE pairs")
+    try:
+        canonical_json(dict(value))
+    except ValueError as error:
+        what = f"`{name}` holds what cannot be part of a key"
+        raise ConfigValueError(what, str(error), "give numbers, texts, true, false, or lists of them") from error
     return dict(value)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from precast.aot.capture_settings import check_capture, planned_sizes
 from precast.aot.graph_facts import GraphFacts
 from precast.aot.levels import DEFAULT_LEVEL, LEVELS, RULES, Case
+from precast.aot.payloads.base import TIMED
 from precast.aot.payloads.inductor import KEEP
 from precast.aot.setting_values import parse_value
 from precast.aot.target import device_of
@@ -205,6 +206,7 @@ def resolve_settings(
     if values["target"] == "auto":
         values["target"] = (detect_target or _detect)()
     _check_tune(values)
+    _check_timed(values)
     record = {n: SettingRecord(n, _plain(values[n]), found[n][1] if n in found else "default") for n in SETTING_NAMES}
     return _with_captured_sizes(_lowered(values, record), environ or {})
 
@@ -291,6 +293,17 @@ def _check_tune(values: Mapping[str, Any]) -> None:
             "`tune` cannot be 'keep' in an aoti payload",
             "AOTInductor stores one config of a kernel",
             "add --payload inductor, or leave --tune keep out",
+        )
+
+
+def _check_timed(values: Mapping[str, Any]) -> None:
+    """Refuse options for which a GPU would have to be here: code is always made from its description."""
+    asked = [name for name in (*TIMED, "dynamic_scale_rblock") if values["inductor_config"].get(name)]
+    if asked and device_of(values["target"]) != "cpu":
+        raise ConfigValueError(
+            f"`inductor_config` cannot turn on `{asked[0]}` for a GPU",
+            "it times kernels, or compiles more of them where they are loaded; code is made from a description alone",
+            "leave it out; --tune keep lets the node choose between configs",
         )
 
 

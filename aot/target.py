@@ -9,6 +9,7 @@ import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from precast.errors import ConfigValueError, IncompatibleError, NoGpuError
 __all__ = [
     "ISA_LEVELS",
     "Target",
+    "cpu_build_of_torch",
     "cpu_isa",
     "detect_device",
     "detect_target",
@@ -40,7 +42,7 @@ __all__ = [
     "unknown_target",
 ]
 
-# x86-64 psABI levels; Inductor vectorises for v3 (AVX2) and v4 (AVX-512).
+# x86-64 psABI levels; Inductor vectorizes for v3 (AVX2) and v4 (AVX-512).
 ISA_LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 _SM = re.compile(r"sm_\d{2,3}")
 _CUDA_VERSION = re.compile(r"""^cuda\b[^=\n]*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
@@ -125,11 +127,24 @@ def require_buildable(target: Target) -> None:
     if target.device == "cpu":
         require_compilable(target.arch)
     elif not _torch_has_cuda():
-        raise IncompatibleError(
-            f"no code for {target} can be made here",
-            "the installed torch is a build for the CPU alone",
-            "pip install torch from the index of its CUDA builds; the machine needs no GPU",
-        )
+        raise cpu_build_of_torch(target)
+
+
+def cpu_build_of_torch(target: object) -> IncompatibleError:
+    """Return the error for a GPU's code where the installed torch is a build for the CPU alone.
+
+    Args:
+        target: What the code is for, as people should see it.
+    """
+    try:
+        wanted = f"torch=={metadata.version('torch').partition('+')[0]}"
+    except metadata.PackageNotFoundError:
+        wanted = "torch"
+    return IncompatibleError(
+        f"no code for {target} can be made here",
+        "the installed torch is a build for the CPU alone",
+        f"pip install --force-reinstall {wanted}, which PyPI has as a build for CUDA; the machine needs no GPU",
+    )
 
 
 def detect_target(device: str, environ: Mapping[str, str]) -> Target:
@@ -190,7 +205,7 @@ def require_compilable(isa: str) -> None:
     """
     if isa == ISA_LEVELS[0]:
         raise IncompatibleError(
-            "this processor has no AVX2", "Inductor vectorises for AVX2 and AVX-512", "build elsewhere"
+            "this processor has no AVX2", "Inductor vectorizes for AVX2 and AVX-512", "build elsewhere"
         )
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from precast.aot.torch_seams.caches import user_has_name
+from precast.errors import PrecastError
 
 __all__ = ["JOB", "PAYLOAD", "PROGRAM", "RESULT", "JobFile", "brief", "die_with_parent", "end_with_compilers", "main"]
 
@@ -71,7 +72,8 @@ def main(argv: list[str]) -> int:
         with user_has_name():
             payload = _compile(folder, JobFile(**json.loads((folder / JOB).read_text(encoding="utf-8"))))
     except Exception as error:  # noqa: BLE001 - the parent turns any failure into one error with the piece's name
-        _report(folder, {"error": brief(error), "kind": type(error).__name__, "trace": traceback.format_exc()})
+        told = {"error": brief(error), "kind": type(error).__name__, "trace": traceback.format_exc()}
+        _report(folder, {**told, "hint": error.hint if isinstance(error, PrecastError) else ""})
         return 1
     (folder / PAYLOAD).write_bytes(payload)
     _report(folder, {"seconds": time.perf_counter() - started})

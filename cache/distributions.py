@@ -28,7 +28,7 @@ class DistributionContent:
     """What a distribution installed.
 
     Attributes:
-        name: Its normalised name.
+        name: Its normalized name.
         version: Its version.
         digest: Digest over its files, by their paths below site-packages.
     """
@@ -49,7 +49,7 @@ def distribution_content(name: str, search_path: Sequence[str] | None = None) ->
         name: The distribution's name, in any spelling.
         search_path: Folders to look in; None means `sys.path`.
     """
-    wanted = _normalised(name)
+    wanted = _normalized(name)
     for folder in sys.path if search_path is None else search_path:
         metadata = _metadata_folder(Path(folder or "."), wanted)
         if metadata is not None:
@@ -60,7 +60,7 @@ def distribution_content(name: str, search_path: Sequence[str] | None = None) ->
     return None
 
 
-def _normalised(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -73,7 +73,7 @@ def _metadata_folder(folder: Path, wanted: str) -> Path | None:
     for suffix in (".dist-info", ".egg-info"):
         for name in names:
             stem = name.removesuffix(suffix)
-            if stem != name and _normalised(stem.partition("-")[0]) == wanted:
+            if stem != name and _normalized(stem.partition("-")[0]) == wanted:
                 return folder / name
     return None
 

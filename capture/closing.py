@@ -148,7 +148,7 @@ def _search(
                 chain = (tokens, chain)
             state = rules.step(tokens, before, taken=True)
             _keep(reached, state, cost, chain)
-            if tokens >= lowest_top and state is not None and not state[1] and not state[2]:
+            if tokens >= lowest_top and state is not None and not state[1]:  # no batch waits for pieces
                 found.append((cost, chain))
         states = reached
     return _unchained(min(found, key=lambda path: path[0])[1])  # there is one: all sizes together

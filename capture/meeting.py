@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
 from hashlib import sha256
@@ -25,6 +26,7 @@ __all__ = ["Meeting", "capture_facts"]
 T = TypeVar("T")
 
 _ANSWER_S = 10.0  # far more than a store needs that answers at all
+_STAY_S = 5.0  # far more than a rank needs to read what all have said
 _HINT = "look at what the named ranks logged; start all ranks again once they run"
 
 
@@ -62,9 +64,8 @@ class Meeting:
         self._store = dist.PrefixStore(str(count), self._root)
         try:
             self._compare(facts)
-        except BaseException:
-            if not self._lost:
-                self.mark("verdict", "no")
+        except BaseException as error:
+            self._leave(stay=isinstance(error, RankDiffersError))
             raise
         self.mark("verdict", "yes")
         verdicts = self._collect("verdict", "did not come to a verdict")
@@ -87,6 +88,20 @@ class Meeting:
                 "start all ranks with the same settings and the same entry",
                 details={"ranks": odd, "facts": everyone},
             )
+
+    def _leave(self, *, stay: bool) -> None:
+        """Say that this rank does not go on; an error here must not hide why.
+
+        Args:
+            stay: Wait until the others have said their word too. The process that hosts the store often ends at once
+                after an error, and would take from them what they are about to read.
+        """
+        if self._lost:
+            return
+        with suppress(RankMissingError):
+            self.mark("verdict", "no")
+            if stay:
+                self.absent("verdict", min(self.timeout_s, _STAY_S))
 
     def mark(self, topic: str, text: str = "here") -> None:
         """Leave this rank's mark.

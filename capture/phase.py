@@ -200,9 +200,12 @@ class CapturePhase:
         self._current = None
 
     def _warm_up(self, order: Sequence[BatchDescriptor]) -> None:
-        """Run the largest descriptor of each compile range once, without graphs."""
+        """Run the largest descriptor of each compile range once, without graphs.
+
+        Of equally large ones that is the one with the most adapters, so that the kernels of adapters have run too.
+        """
         warmed = set()
-        for descriptor in order:
+        for descriptor in sorted(order, key=lambda d: (d.num_tokens, d.num_active_loras), reverse=True):
             span = next((r for r in self._ranges if r[0] <= descriptor.num_tokens <= r[1]), None)
             if span in warmed:
                 continue

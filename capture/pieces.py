@@ -201,6 +201,8 @@ class GraphedPiece:
         if recorded.seen and recorded.seen != tuple(map(_Seen.of, inputs)):
             self._refuse(recorded, inputs)
         for position, buffer in recorded.copied:
+            if _form(inputs[position]) != _form(buffer):
+                self._refuse(recorded, inputs)  # a copy would repeat rows, or convert
             buffer.copy_(inputs[position])
 
     def _refuse(self, recorded: _Recorded, inputs: list[Any]) -> None:
@@ -212,6 +214,11 @@ class GraphedPiece:
             for position, address in pairs
             if _address(inputs[position]) != address
         ]
+        if not recorded.seen:
+            forms = [(position, _form(inputs[position]), _form(buffer)) for position, buffer in recorded.copied]
+            wrong += [
+                f"{self._input(position)} is {now} and not {then}" for position, now, then in forms if now != then
+            ]
         for position, seen in enumerate(recorded.seen):
             now = _Seen.of(inputs[position])
             if now != seen:
@@ -226,6 +233,10 @@ class GraphedPiece:
     def _input(self, position: int) -> str:
         named = position < len(self._inputs)
         return f"input `{self._inputs[position]}`" if named else f"input {position}"
+
+
+def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    return tuple(tensor.shape), tensor.dtype
 
 
 def _fixed_positions(inputs: Sequence[Any], moving: frozenset[int]) -> tuple[int, ...] | None:

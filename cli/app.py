@@ -64,7 +64,7 @@ def build_app(*, rich: bool) -> typer.Typer:
 
     Args:
         rich: Whether help may be drawn by rich. Typer's rich help emits escape codes under GITHUB_ACTIONS
-            even into a pipe, so it is for coloured terminals only.
+            even into a pipe, so it is for colored terminals only.
     """
     mode: Literal["rich"] | None = "rich" if rich else None
     about = f"{_WHAT}\n\n{_ENVIRONMENT}"

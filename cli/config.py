@@ -45,7 +45,7 @@ class Known:
 KNOWN = (
     Known("cache_dir", "--cache-dir", "PRECAST_CACHE_DIR", "", "Folder of the store", is_path=True),
     Known("format", "--format", "PRECAST_FORMAT", "human", "How the answer is written", tuple(Format)),
-    Known("color", "--color", "", "auto", "When to colour", tuple(ColorChoice)),
+    Known("color", "--color", "", "auto", "When to color", tuple(ColorChoice)),
     Known("progress", "--progress", "PRECAST_PROGRESS", "auto", "How long work is shown", tuple(ProgressChoice)),
     Known("github", "--github", "", "auto", "When to talk to GitHub Actions", tuple(GithubChoice)),
     Known("remote", "--remote", "PRECAST_REMOTE", "", "Address of the store behind this one"),

@@ -30,10 +30,8 @@ _HOLES = (
     Column("batches", "BATCHES", right=True),
     Column("why", "WHY"),
 )
-_ROWS = (
-    *(Column(name, name) for name in ("kind", "requests", "tokens", "runs", "wanted", "batches", "count", "reason")),
-    *(Column(name, name) for name in ("hidden", "barrier")),
-)
+_FIELDS = ("kind", "requests", "tokens", "runs", "wanted", "batches", "count", "reason", "hidden", "barrier")
+_RECORDS = tuple(Column(name, name) for name in _FIELDS)
 
 
 def coverage_data(found: "Coverage", request: "CoverageRequest", given: "Given", model: str) -> dict[str, Json]:
@@ -91,9 +89,8 @@ def coverage_data(found: "Coverage", request: "CoverageRequest", given: "Given",
 
 def show_coverage(out: Output, found: "Coverage", request: "CoverageRequest", given: "Given") -> None:
     """Show people what runs on graphs, each hole and what closes it, and programs the holes as rows."""
-    rows = [_row(hole, given) for hole in holes_of(found.batches)]
     out.pairs([*_setting(found, request), *(_runs(found, kind) for kind in BatchKind if _has(found, kind))])
-    _show_rows(out, rows)
+    _show_holes(out, holes_of(found.batches), given)
     out.pairs([("padding", _padding_text(found.padding)), *_lost(found), *_closing(found)])
     if given.too_large:
         out.warning(
@@ -105,14 +102,14 @@ def show_coverage(out: Output, found: "Coverage", request: "CoverageRequest", gi
         out.hint(f"--cudagraph-capture-sizes {','.join(map(str, sorted({*found.graphs.sizes, *found.extra})))}")
 
 
-def _show_rows(out: Output, rows: list[dict[str, Json]]) -> None:
-    out.records(_ROWS, rows)
-    if not rows:
-        return
-    if out.format is Format.HUMAN:
+def _show_holes(out: Output, holes: Sequence[Hole], given: "Given") -> None:
+    out.records(_RECORDS, [_record(hole, given) for hole in holes])
+    rows = [_row(hole, given) for hole in holes]
+    if rows and out.format is Format.HUMAN:
         out.table(_HOLES, rows)
-    cells = [[str(row[column.key]) for column in _HOLES] for row in rows]
-    out.summarize("precast inspect coverage", [column.title for column in _HOLES], cells)
+    if rows:
+        cells = [[str(row[column.key]) for column in _HOLES] for row in rows]
+        out.summarize("precast inspect coverage", [column.title for column in _HOLES], cells)
 
 
 def _setting(found: "Coverage", request: "CoverageRequest") -> list[tuple[str, str]]:
@@ -143,19 +140,31 @@ def _has(found: "Coverage", kind: BatchKind) -> bool:
 
 
 def _row(hole: Hole, given: "Given") -> dict[str, Json]:
-    named = _names_requests(hole, given)
+    """Return a hole as people read it."""
     return {
         "kind": hole.kind.value,
-        "requests": _text(hole.requests) if named else "any",
+        "requests": _text(hole.requests) if _names_requests(hole, given) else "any",
         "tokens": _text(hole.tokens),
         "runs": hole.runs.name,
         "wanted": hole.wanted.name,
         "batches": hole.batches,
-        "count": hole.count,
-        "reason": hole.reason.value if hole.reason else "",
-        "hidden": hole.hidden,
-        "barrier": hole.barrier.value if hole.barrier else "",
         "why": _why(hole),
+    }
+
+
+def _record(hole: Hole, given: "Given") -> dict[str, Json]:
+    """Return a hole as programs read it: `12-48:4` is every fourth number; no requests are any number of them."""
+    return {
+        "kind": hole.kind.value,
+        "requests": _plain(hole.requests) if _names_requests(hole, given) else "",
+        "tokens": _plain(hole.tokens),
+        "runs": hole.runs.name,
+        "wanted": hole.wanted.name,
+        "batches": hole.batches,
+        "count": hole.count,
+        "reason": hole.reason.name.lower() if hole.reason else "",
+        "hidden": hole.hidden,
+        "barrier": hole.barrier.name.lower() if hole.barrier else "",
     }
 
 
@@ -215,6 +224,14 @@ def _span(span: Span) -> str:
     if span.first == span.last:
         return str(span.first)
     return f"{span.first}{DASH}{span.last}" + (f" by {span.step}" if span.step > 1 else "")
+
+
+def _plain(found: Sequence[Span]) -> str:
+    words = []
+    for span in found:
+        step = f":{span.step}" if span.step > 1 else ""
+        words.append(str(span.first) if span.first == span.last else f"{span.first}-{span.last}{step}")
+    return ",".join(words)
 
 
 def _runs_data(found: "Coverage", kind: BatchKind) -> dict[str, Json]:

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _SHARED = "Shared options"
-_RANGE = re.compile(r"\s*([1-9]\d{0,6})\s*(?:-\s*([1-9]\d{0,6})\s*)?", re.ASCII)
+_RANGE = re.compile(r"\s*([1-9]\d{0,5})\s*(?:-\s*([1-9]\d{0,5})\s*)?", re.ASCII)
 
 
 class ProgressChoice(StrEnum):
@@ -77,7 +77,7 @@ class Shared:
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Only ids on stdout, no hints", rich_help_panel=_SHARED)
     ] = False
-    color: Annotated[ColorChoice | None, typer.Option("--color", help="When to colour", rich_help_panel=_SHARED)] = None
+    color: Annotated[ColorChoice | None, typer.Option("--color", help="When to color", rich_help_panel=_SHARED)] = None
     config: Annotated[
         str | None,
         typer.Option(
@@ -185,7 +185,7 @@ def numbers(flag: str, text: str | None) -> tuple[int, ...] | None:
     if wrong:
         raise ConfigValueError(
             f"{flag} {text} is not a list of numbers",
-            f"{', '.join(wrong) or 'nothing'} is neither a number from 1 to 9999999 nor a range of them",
+            f"{', '.join(wrong) or 'nothing'} is neither a number from 1 to 999999 nor a range of them",
             "Write 1-12,16",
         )
     return tuple(sorted({number for _, first, last in ranges for number in range(first, last + 1)}))

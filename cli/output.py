@@ -78,7 +78,7 @@ class Output:
         stdout: Stream for the answer.
         stderr: Stream for warnings, hints and errors.
         format: How the answer is written.
-        color: Whether stdout and stderr may hold colour, in this order.
+        color: Whether stdout and stderr may hold color, in this order.
         quiet: Whether hints are left out.
         schema: Name and version of the shape of the envelope's `data`.
         github: The job of GitHub Actions that runs us, or None for none.
@@ -122,7 +122,7 @@ class Output:
 
     @property
     def colors_remarks(self) -> bool:
-        """Whether stderr may hold colour."""
+        """Whether stderr may hold color."""
         return self._remarks.color
 
     def adopt(self, format: Format, choice: ColorChoice, environ: Mapping[str, str], *, quiet: bool) -> None:  # noqa: A002
@@ -130,7 +130,7 @@ class Output:
 
         Args:
             format: How the answer is written.
-            choice: When to use colour.
+            choice: When to use color.
             environ: The environment, for NO_COLOR and FORCE_COLOR.
             quiet: Whether hints are left out.
         """

@@ -198,7 +198,7 @@ def shown_progress(
         choice: What the user asked for; `auto` takes bars where `stream` is a terminal that can draw.
         stream: The stream for bars.
         say: Writes one plain line.
-        color: Whether bars may be coloured.
+        color: Whether bars may be colored.
         environ: The environment, for TERM.
         events: File for events, or None; the caller closes it.
         warn: Takes the code, the message and the hint of each warning, once bars and lines are done.

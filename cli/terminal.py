@@ -1,4 +1,4 @@
-"""What a stream can show: whether colour is wanted, and whether it can hold marks beyond ASCII."""
+"""What a stream can show: whether color is wanted, and whether it can hold marks beyond ASCII."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,7 +14,7 @@ _ASCII = {DASH: "-", TIMES: "x", "·": "|", "→": "->"}
 
 
 class ColorChoice(StrEnum):
-    """When to use colour."""
+    """When to use color."""
 
     ALWAYS = "always"
     NEVER = "never"
@@ -30,7 +30,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def wants_color(choice: ColorChoice, environ: Mapping[str, str], stream: TextIO) -> bool:
-    """Decide on colour: the flag, then NO_COLOR, then FORCE_COLOR, then whether the stream is a terminal.
+    """Decide on color: the flag, then NO_COLOR, then FORCE_COLOR, then whether the stream is a terminal.
 
     Args:
         choice: The value of `--color`.
@@ -56,7 +56,7 @@ def speaks_unicode(stream: TextIO) -> bool:
 
 
 class Palette:
-    """Text made fit for one stream: coloured or plain, with marks or with their ASCII stand-ins."""
+    """Text made fit for one stream: colored or plain, with marks or with their ASCII stand-ins."""
 
     def __init__(self, stream: TextIO, *, color: bool) -> None:
         self.color = color
@@ -71,7 +71,7 @@ class Palette:
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
 
     def paint(self, text: str, style: str) -> str:
-        """Wrap text in a named style when colour is on; an empty style leaves it alone."""
+        """Wrap text in a named style when color is on; an empty style leaves it alone."""
         if not (self.color and style):
             return text
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m"

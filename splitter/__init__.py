@@ -1,4 +1,4 @@
-"""Cut a traced graph at its splitting ops, recognise equal pieces, and stitch them together again.
+"""Cut a traced graph at its splitting ops, recognize equal pieces, and stitch them together again.
 
 `plan` and `stitch` need no torch, so that loading an artifact imports neither `torch.fx` nor the compiler; `split`
 works on graphs and is imported only where a model is compiled.

@@ -51,6 +51,14 @@ class AotiPayload:
             common["dynamic_scale_rblock"] = False
         return common
 
+    def require_tools(self, target: Target) -> None:
+        """Refuse a GPU where CUDA's headers are not here."""
+        if target.device == "cpu":
+            return
+        from precast.aot.torch_seams.described_aoti import cuda_headers
+
+        cuda_headers()
+
     def build(self, job: BuildJob) -> bytes:
         """Compile a piece into a package with nothing of the build machine in it."""
         from precast.aot.torch_seams.aoti import build_package

@@ -9,7 +9,12 @@ from precast.aot.passes import mark_given, one_row_products, pass_names, separat
 from precast.aot.target import Target
 from precast.splitter.stitch import PieceCallable
 
-__all__ = ["BuildJob", "PayloadKind", "pass_options", "untimed_options", "vector_options"]
+__all__ = ["TIMED", "BuildJob", "PayloadKind", "pass_options", "untimed_options", "vector_options"]
+
+TIMED = (
+    "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning", "shape_padding",
+)  # fmt: skip
+"""Inductor options that choose code by timing it on the device."""
 
 _VECTOR_BITS = {"x86-64-v3": 256, "x86-64-v4": 512, "aarch64": 128}
 
@@ -38,6 +43,13 @@ class PayloadKind(Protocol):
 
     def options(self, target: Target) -> Mapping[str, Any]:
         """Return the Inductor options that this kind sets; they are part of the key."""
+
+    def require_tools(self, target: Target) -> None:
+        """Refuse a target for which `build` lacks something on this machine, before any piece is compiled.
+
+        Raises:
+            IncompatibleError: It is not here; the error says what to install.
+        """
 
     def build(self, job: BuildJob) -> bytes:
         """Compile a piece. Imports the compiler."""
@@ -70,12 +82,7 @@ def pass_options(target: Target) -> dict[str, Any]:
 
 def untimed_options() -> dict[str, Any]:
     """Return Inductor options that keep timing on a device out of the code, so that two builds agree."""
-    return {
-        "max_autotune": False,
-        "max_autotune_pointwise": False,
-        "coordinate_descent_tuning": False,
-        "shape_padding": False,
-    }
+    return dict.fromkeys(TIMED, False)
 
 
 def vector_options(target: Target) -> dict[str, Any]:

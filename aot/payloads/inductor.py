@@ -52,6 +52,9 @@ class InductorPayload:
             }
         return options
 
+    def require_tools(self, target: Target) -> None:
+        """Ask for nothing: Triton brings its own compiler."""
+
     def build(self, job: BuildJob) -> bytes:
         """Compile a piece into a bundled artifact."""
         from precast.aot.torch_seams.inductor import build_artifact
@@ -65,7 +68,7 @@ class InductorPayload:
         return {}
 
     def load(self, data: bytes, folder: Path | None, name: str) -> PieceCallable:  # noqa: ARG002 - the protocol's
-        """Deserialise the artifact; Inductor writes its source into its own cache folder."""
+        """Deserialize the artifact; Inductor writes its source into its own cache folder."""
         from precast.aot.torch_seams.caches import user_has_name
         from precast.aot.torch_seams.inductor import load_artifact
 

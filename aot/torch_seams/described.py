@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from precast.aot.target import cpu_build_of_torch
 from precast.aot.torch_seams.described_facts import fact
 from precast.errors import IncompatibleError, NoGpuError
 
@@ -83,7 +84,7 @@ def described_device(target: "TargetDescription") -> Iterator[None]:
     Raises:
         IncompatibleError: torch is a build without CUDA, or lacks one of the private names.
     """
-    _require_cuda_build()
+    _require_cuda_build(target)
     _forget()
     with ExitStack() as stack:
         stack.callback(_forget)
@@ -98,15 +99,11 @@ def described_device(target: "TargetDescription") -> Iterator[None]:
         yield
 
 
-def _require_cuda_build() -> None:
+def _require_cuda_build(target: "TargetDescription") -> None:
     import torch
 
     if torch.version.cuda is None or not hasattr(torch._C, "_StaticCudaLauncher"):
-        raise NoGpuError(
-            "this torch cannot make code for a GPU",
-            f"torch {torch.__version__} is a build for the CPU alone",
-            "install the CUDA build of the same version: pip install torch, without the CPU index",
-        )
+        raise cpu_build_of_torch(target.name)
 
 
 def _forget() -> None:

@@ -111,13 +111,13 @@ def cuda_headers() -> Path:
         IncompatibleError: Headers are missing; the error says what to install.
     """
     import torch
-    from torch.utils import cpp_extension
 
+    _, _, guessed = seam("torch.utils.cpp_extension", "CUDA_HOME")
     major = (torch.version.cuda or "").partition(".")[0]
     wheel = find_spec(f"nvidia.cu{major}") if find_spec("nvidia") else None
     homes = [Path(p) for p in (wheel.submodule_search_locations if wheel else None) or ()]
-    if cpp_extension.CUDA_HOME:
-        homes.append(Path(cpp_extension.CUDA_HOME))
+    if guessed:
+        homes.append(Path(guessed))
     for home in homes:
         if all((home / "include" / header).is_file() for header in _NEEDED_HEADERS):
             return home

@@ -48,7 +48,7 @@ def program_bytes(program: Any) -> bytes:
 
 
 def program_from(data: bytes) -> Any:
-    """Read an exported program that this very run serialised, with fake example inputs of some size in its range."""
+    """Read an exported program that this very run serialized, with fake example inputs of some size in its range."""
     program = torch.export.load(io.BytesIO(data))
     given = set(program.graph_signature.user_inputs)  # a lifted constant is a placeholder too, and no input
     values = [n.meta["val"] for n in program.graph_module.graph.nodes if n.op == "placeholder" and n.name in given]
@@ -60,7 +60,7 @@ def program_from(data: bytes) -> Any:
 
 
 def _hint(low: int, high: int) -> int:
-    """Return a size inside the range that is no special case: torch specialises on 0 and 1."""
+    """Return a size inside the range that is no special case: torch specializes on 0 and 1."""
     return min(max(low, 7), high)
 
 

@@ -3,6 +3,7 @@
 The names below are imported on first use, so that `import precast` costs nothing and never imports torch.
 """
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -70,4 +71,11 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'precast' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    # A full collection amid the import would walk all that torch made, and take longer than the import.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return getattr(import_module(home), name)
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -121,8 +121,17 @@ def test_a_process_that_dies_by_a_signal_is_named_with_it(
 def test_the_worker_s_own_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     result = json.dumps({"error": "RuntimeError: no such kernel"})
     workers(monkeypatch, lambda folder: f"echo '{result}' > {folder}/{RESULT}; exit 1")
-    with pytest.raises(CompileError, match="RuntimeError: no such kernel"):
+    with pytest.raises(CompileError, match="RuntimeError: no such kernel") as caught:
         run()
+    assert "nothing was published" in caught.value.hint
+
+
+def test_what_the_worker_says_to_do_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = json.dumps({"error": "IncompatibleError: no headers", "hint": "install them"})
+    workers(monkeypatch, lambda folder: f"echo '{result}' > {folder}/{RESULT}; exit 1")
+    with pytest.raises(CompileError) as caught:
+        run()
+    assert caught.value.hint == "install them"
 
 
 def test_a_process_without_a_reason_gives_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:

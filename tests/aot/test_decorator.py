@@ -281,8 +281,10 @@ def test_a_class_without_dynamic_dims_is_refused_where_it_is_decorated() -> None
 
     with pytest.raises(ConfigValueError, match="no parameter `y`"):
         decorated(dynamic_arg_dims={"y": 0})
-    with pytest.raises(ConfigValueError, match="no class of modules"):
-        support_torch_compile(int)
+    others: list[Any] = [int, lambda x: x]
+    for other in others:
+        with pytest.raises(ConfigValueError, match="no class of modules"):
+            support_torch_compile(other)
 
 
 def test_a_first_call_that_cannot_be_served_leaves_the_instance_as_it_was() -> None:

@@ -55,6 +55,18 @@ def test_baked_values_reach_forward_and_no_other_value_is_taken(value: Any) -> N
             entrance(MODULE, x, other)
 
 
+@pytest.mark.parametrize(
+    ("value", "equal"), [(0.0, -0.0), ((1, (0.0,)), (1, (-0.0,))), ((1,), (1.0,)), ((1,), (True,))]
+)
+def test_values_that_are_equal_and_compute_something_else_are_told_apart(value: Any, equal: Any) -> None:
+    x = torch.zeros(2)
+    for baked, other in ((value, equal), (equal, value)):
+        entrance = call(x, baked).entrance(lambda module, *tensors: tensors)
+        assert entrance(MODULE, x, baked) == (x,)
+        with pytest.raises(ValueError, match="`y` is"):
+            entrance(MODULE, x, other)
+
+
 def test_a_number_of_another_type_is_another_value() -> None:
     entrance = call(torch.zeros(2), n=1).entrance(lambda module, x: x)
     for other in (True, 1.0):

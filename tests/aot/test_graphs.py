@@ -1,5 +1,6 @@
 """A loaded model with graphs: wrapped by position, captured without attention, equal to the model without graphs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,15 +8,21 @@ import torch
 from tests.aot import graphed
 from tests.aot.graphed import one_thread  # noqa: F401 - a fixture
 from tests.aot.support import PIECE, SPAN, loaded, plan
-from tests.capture.support import ReplayingBackend, ToldProgress
+from tests.capture.support import ReplayingBackend, ToldProgress, ToyState
 from tests.models import make_spec, small, split_spec, stitched_forward
 from torch import Tensor
 
 from precast.aot.binding import bind_forward, bind_state, resolve_op
 from precast.aot.graphs import GraphedModel, capture_graphs, cuda_backend, graph_candidates, omissible
 from precast.aot.load import CompiledModel
+from precast.cache.manifest import SettingRecord
+from precast.capture.breakable import eager_break_during_capture
+from precast.capture.candidates import Candidates
+from precast.capture.descriptor import BatchDescriptor
 from precast.capture.limits import BatchLimits
+from precast.capture.manager import Agree
 from precast.capture.modes import CUDAGraphMode
+from precast.capture.segmented import BreakableModel
 from precast.capture.state import BatchShape
 from precast.errors import ConfigValueError, NoGpuError, UsageError
 from precast.splitter.plan import CallOp, RunPiece
@@ -200,6 +207,53 @@ def test_a_mode_that_is_none_and_a_bare_forward_are_refused() -> None:
         capture_graphs(CompiledModel(compiled.manifest, len), state, graphed.LIMITS)
 
 
+def test_a_breakable_model_is_captured_by_the_same_manager() -> None:
+    state, backend = ToyState(), ReplayingBackend()
+
+    @eager_break_during_capture
+    def scale(x: Tensor, out: Tensor) -> None:
+        torch.mul(x, state.scale, out=out)
+
+    def forward(tokens: Tensor) -> Tensor:
+        x = tokens + 1
+        out = torch.empty_like(x)
+        scale(x, out)
+        return out + 1
+
+    limits = BatchLimits(max_num_batched_tokens=8, max_num_seqs=4)
+    manager = capture_graphs(BreakableModel(forward), state, limits, sizes=[2, 4, 8, 16], backend=backend)
+    assert max(d.num_tokens for d in manager.dispatcher.candidates.capture_order) == 8
+    for batch, mode in (((2, 3), "PIECEWISE"), ((3, 3, 1), "FULL")):
+        state.fill(BatchShape((1,), 1), seed=1)
+        state.scale.fill_(3.0)
+        descriptor = manager.dispatch(*batch)
+        assert descriptor.mode.name == mode
+        torch.testing.assert_close(manager.run(descriptor)[:3], (state.tokens[:3] + 1) * 3 + 1)
+    manager.release()
+    if not torch.cuda.is_available():
+        with pytest.raises(NoGpuError, match="a breakable model needs a GPU"):
+            capture_graphs(BreakableModel(forward), state, limits)
+
+
+def test_other_ranks_are_asked_about_what_will_be_captured() -> None:
+    compiled, module = model()
+    asked: list[Candidates] = []
+    none = BatchDescriptor(CUDAGraphMode.NONE, 1, 1)
+
+    def agree(found: Candidates) -> Agree:
+        assert backend.graphs == [], "it comes before the capture"
+        asked.append(found)
+        return lambda batch, descriptor, dispatch: none
+
+    backend = ReplayingBackend()
+    manager = capture_graphs(
+        compiled, graphed.state(module), graphed.LIMITS, sizes=[1, 2], backend=backend, agree=agree
+    )
+    assert asked == [manager.dispatcher.candidates]
+    assert manager.dispatch(1, 1, 1) == none
+    manager.release()
+
+
 def test_a_failed_capture_holds_nothing() -> None:
     compiled, module = model()
     backend = ReplayingBackend(free=3, cost=1)
@@ -207,3 +261,18 @@ def test_a_failed_capture_holds_nothing() -> None:
         capture_graphs(compiled, graphed.state(module), graphed.LIMITS, backend=backend)
     assert backend.graphs == []
     assert PIECE
+
+
+def test_the_mode_is_what_the_entry_s_settings_came_to_unless_it_is_given() -> None:
+    compiled, module = model()
+    assert compiled.bound is not None
+    settled = (SettingRecord("cudagraph_mode", "PIECEWISE", "level", "FULL_AND_PIECEWISE", "attention is NEVER"),)
+    manifest = replace(compiled.manifest, settings=settled)
+    pieces = replace(compiled.bound.pieces, manifest=manifest)
+    lowered = CompiledModel(manifest, len, bound=replace(compiled.bound, pieces=pieces))
+    for given, captured in ((None, {"PIECEWISE"}), ("FULL", {"FULL"})):
+        manager = capture_graphs(
+            lowered, graphed.state(module), graphed.LIMITS, mode=given, sizes=[1, 2, 4], backend=ReplayingBackend()
+        )
+        assert {p.descriptor.mode.name for p in manager.plan().planned} == captured
+        manager.release()

@@ -16,10 +16,11 @@ from tests.conftest import MAX_TOKENS, REPOSITORY, TINY, TinyEntry
 from tests.models import Layers, make_spec
 
 from precast.aot import stamps
+from precast.aot.answers import search_path
 from precast.aot.compile import Compiled
 from precast.aot.node import node_facts
 from precast.aot.payloads.aoti import AotiPayload
-from precast.aot.precompile import PrecompileResult, precompile, search_path
+from precast.aot.precompile import PrecompileResult, precompile
 from precast.aot.reference import parse_reference
 from precast.aot.settings import Settings, resolve_settings
 from precast.cache.counters import lookup_stats

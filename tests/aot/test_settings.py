@@ -133,6 +133,7 @@ def test_the_record_is_no_setting() -> None:
         ("max_num_batched_tokens", None), ("jobs", -1), ("compile_sizes", [0]), ("compile_sizes", "1,x"),
         ("compile_range_endpoints", [-3]), ("payload", "pt2"), ("target", "tpu"), ("cudagraph_mode", "HALF"),
         ("compile", "maybe"), ("inductor_config", "a=1"), ("inductor_config", [1]),
+        ("inductor_config", {"post_grad_custom_post_pass": print}), ("inductor_config", {"a": {1}}),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_refused_by_name(name: str, value: Any) -> None:
@@ -152,6 +153,15 @@ def test_a_bad_value_is_refused_by_name(name: str, value: Any) -> None:
 )  # fmt: skip
 def test_a_value_may_come_as_text_or_as_itself(name: str, value: Any, expected: Any) -> None:
     assert getattr(resolve({name: value}), name) == expected
+
+
+@pytest.mark.parametrize("option", ["max_autotune", "max_autotune_gemm", "shape_padding", "dynamic_scale_rblock"])
+def test_an_option_that_needs_the_gpu_is_refused_for_one_and_not_for_a_cpu(option: str) -> None:
+    with pytest.raises(ConfigValueError, match=f"cannot turn on `{option}`") as caught:
+        resolve({"inductor_config": {option: True}, "target": "h200"})
+    assert "--tune keep" in caught.value.hint
+    assert resolve({"inductor_config": {option: False}, "target": "h200"}).inductor_config == {option: False}
+    assert resolve({"inductor_config": {option: True}, "target": "cpu"}).inductor_config == {option: True}
 
 
 @given(st.lists(st.integers(1, 600)), st.lists(st.integers(1, 600)), st.integers(1, 600))

@@ -182,7 +182,8 @@ def test_code_for_a_gpu_needs_no_gpu_but_a_cuda_build_of_torch(monkeypatch: pyte
     monkeypatch.setattr(target, "torch_cuda", lambda: None)
     with pytest.raises(IncompatibleError, match="build for the CPU alone") as caught:
         require_buildable(named_target(name, {}))
-    assert "pip install torch" in caught.value.hint
+    assert "pip install --force-reinstall torch==" in caught.value.hint
+    assert "+cpu" not in caught.value.hint
 
 
 @pytest.mark.parametrize(("built", "why"), [(True, "driver"), (False, "CPU build")])

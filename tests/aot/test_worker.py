@@ -68,7 +68,15 @@ def test_a_built_payload_lies_beside_the_job(tmp_path: Path, monkeypatch: pytest
 def test_modules_that_register_ops_are_imported_from_the_model_s_folder(tmp_path: Path) -> None:
     (tmp_path / "worker_ops.py").write_text("raise LookupError('imported')", encoding="utf-8")
     _, result = run(tmp_path, modules=("worker_ops",), paths=(str(tmp_path),))
-    assert result["error"] == "LookupError: imported"
+    assert (result["error"], result["hint"]) == ("LookupError: imported", "")
+
+
+@pytest.mark.usefixtures("reads")
+def test_what_an_error_of_ours_says_to_do_goes_along(tmp_path: Path) -> None:
+    text = "from precast.errors import IncompatibleError\nraise IncompatibleError('gone', 'why', 'install it')"
+    (tmp_path / "worker_hint.py").write_text(text, encoding="utf-8")
+    _, result = run(tmp_path, modules=("worker_hint",), paths=(str(tmp_path),))
+    assert (result["error"], result["hint"]) == ("IncompatibleError: gone: why", "install it")
 
 
 @pytest.mark.usefixtures("reads")

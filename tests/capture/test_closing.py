@@ -165,6 +165,13 @@ def test_of_equally_many_sizes_the_one_that_needs_no_rounding_is_taken() -> None
     assert fewest_sizes(PAIR, [1, 2, 4, 8], found, batches) == (48,)
 
 
+def test_the_largest_size_may_have_to_be_above_all_batches() -> None:
+    """10 tokens on 8 request slots are split only in a graph of 16, which holds 2 for each slot."""
+    found = limits_of({"max_num_batched_tokens": 21, "max_num_seqs": 8, "num_ubatches": 2, "ubatch_decode_tokens": 2})
+    batches = [Batch(2, 10, 5, max_query_len=5, num_ubatches=ubatches) for ubatches in (1, 2)]
+    assert fewest_sizes(FULL, [], found, batches) == (16,)
+
+
 def test_nothing_is_added_where_nothing_is_open_or_can_be_closed() -> None:
     found = BatchLimits(16, 4)
     batches = [e.batch for e in default_traffic(found)]

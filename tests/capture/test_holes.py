@@ -8,7 +8,7 @@ from tests.capture.batches import limits_of
 from precast.capture.coverage import coverage
 from precast.capture.holes import Span, holes_of, spans
 from precast.capture.modes import CUDAGraphMode
-from precast.capture.traffic import BatchKind, default_traffic
+from precast.capture.traffic import BatchKind, decode_batches, default_traffic
 
 
 @given(st.lists(st.integers(1, 60)))
@@ -43,3 +43,13 @@ def test_batches_of_one_kind_and_reason_are_one_hole() -> None:
     assert (decode.query_len, decode.batches, decode.count) == (4, 10, 10)
     assert (mixed.kind, mixed.tokens, mixed.query_len) == (BatchKind.MIXED, (Span(9, 64),), None)
     assert sum(hole.batches for hole in (decode, mixed)) == len(found.holes)
+
+
+def test_decode_steps_of_different_lengths_are_holes_of_their_own() -> None:
+    given_limits = {"max_num_batched_tokens": 64, "max_num_seqs": 6, "drafts": 2, "draft_schedule": [[4, 2], [6, 0]]}
+    found_limits = limits_of(given_limits)
+    found = coverage(CUDAGraphMode.FULL, [4], found_limits, decode_batches(found_limits, range(1, 7)))
+    assert [(hole.query_len, hole.tokens) for hole in holes_of(found.batches)] == [
+        (3, (Span(6, 12, 3),)),
+        (1, (Span(5, 6),)),
+    ]

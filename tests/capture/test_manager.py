@@ -13,7 +13,7 @@ from precast.capture.candidates import candidates
 from precast.capture.context import current, forward_context
 from precast.capture.descriptor import BatchDescriptor
 from precast.capture.dispatch import Batch
-from precast.capture.limits import BatchLimits
+from precast.capture.limits import BatchLimits, LoraLimits
 from precast.capture.manager import GraphManager, RunCounts
 from precast.capture.modes import CUDAGraphMode
 from precast.errors import CaptureError, ExitCode, GraphMemoryError
@@ -122,6 +122,13 @@ def test_one_warm_up_for_each_mode_and_compile_range(ranges: list[tuple[int, int
     serving.manager.capture()
     plain = [d.num_tokens for _, d in serving.state.described if d and d.mode is CUDAGraphMode.NONE]
     assert plain == warmed
+
+
+def test_a_warm_up_runs_with_the_most_adapters() -> None:
+    serving = Serving(limits=BatchLimits(max_num_batched_tokens=64, max_num_seqs=8, lora=LoraLimits(max_loras=2)))
+    serving.manager.capture()
+    plain = [d for _, d in serving.state.described if d and d.mode is CUDAGraphMode.NONE]
+    assert [(d.num_tokens, d.num_active_loras) for d in plain] == [(16, 3), (8, 3)]
 
 
 def test_the_state_is_described_as_each_graph_needs_it() -> None:

@@ -61,6 +61,25 @@ def test_every_rank_names_those_that_differ_and_what(sizes: list[str], odd: list
             assert f"capture sizes of rank {rank}: {sizes[rank]}" in error.why
 
 
+def test_who_finds_a_difference_stays_until_all_have_found_it() -> None:
+    store, heard = dist.HashStore(), []
+
+    class Slow(Meeting):
+        def _collect(self, topic: str, did_not: str) -> list[str]:
+            store.wait(["precast/agreement/1/verdict/0"], timedelta(seconds=LONG))  # rank 0 has found it already
+            return super()._collect(topic, did_not)
+
+    def come(rank: int) -> None:
+        try:
+            (Slow if rank else Meeting)(store, rank, 2, LONG).compare({"sizes": str(rank)})
+        finally:
+            if rank == 0:
+                heard.append(store.check(["precast/agreement/1/verdict/1"]))
+
+    assert [type(error) for error in everyone(2, come)] == [RankDiffersError] * 2
+    assert heard == [True]
+
+
 def test_a_fact_that_one_rank_lacks_is_a_difference() -> None:
     store = dist.HashStore()
     errors = everyone(

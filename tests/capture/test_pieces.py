@@ -168,6 +168,15 @@ def test_inputs_at_moving_positions_are_copied() -> None:
     assert captured.piece.calls == 3  # the backend replays by a call; none of the refused
 
 
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("other", [torch.rand(1), torch.rand(4, dtype=torch.float64)])
+def test_a_moving_input_of_another_shape_or_dtype_is_refused(other: Tensor, debug: bool) -> None:
+    captured = Captured(moving=[0], debug=debug)
+    with pytest.raises(GraphAddressError, match="input `x` is "):
+        captured.run(4, [other, captured.weight])
+    assert captured.replays == [0, 0]
+
+
 def test_moving_inputs_of_all_sizes_share_one_buffer() -> None:
     captured = Captured(moving=[0])
     assert [buffer.numel() for buffer in captured.wrapped._buffers.values()] == [8]

@@ -38,7 +38,7 @@ def test_what_follows_factors_and_is_no_group_stays() -> None:
     assert rewrite(["inspect", "show", "--factors", "7f3c91"]) == ["inspect", "show", "--factors", "7f3c91"]
 
 
-@pytest.mark.parametrize("name", ["diff", "explain", "stats"])
+@pytest.mark.parametrize("name", ["diff", "explain", "stats", "coverage"])
 def test_a_command_of_inspect_is_no_key(name: str) -> None:
     assert rewrite(["inspect", name, "7f3c91", "m.py:f"]) == ["inspect", name, "7f3c91", "m.py:f"]
     assert preview(["inspect", name, "7f3c91"], {}).schema == f"precast.inspect.{name}/1"
@@ -70,7 +70,7 @@ def test_the_format_of_the_environment_holds_when_no_flag_is_given() -> None:
     assert preview(["verify", "--format", "tsv"], {"PRECAST_FORMAT": "json"}).format is Format.TSV
 
 
-def test_colour_and_debug_are_seen_before_parsing() -> None:
+def test_color_and_debug_are_seen_before_parsing() -> None:
     seen = preview(["verify", "--color=never", "--debug"], {})
     assert (seen.color, seen.debug) == (ColorChoice.NEVER, True)
     assert preview(["verify", "--color", "pink"], {}).color is ColorChoice.AUTO

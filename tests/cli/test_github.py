@@ -37,7 +37,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (GithubChoice.OFF, "true", False),
     ],
 )
-def test_a_job_is_recognised_by_its_variable(choice: GithubChoice, variable: str, active: bool) -> None:
+def test_a_job_is_recognized_by_its_variable(choice: GithubChoice, variable: str, active: bool) -> None:
     assert Github(choice, {"GITHUB_ACTIONS": variable}).active is active
 
 

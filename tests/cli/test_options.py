@@ -10,7 +10,7 @@ from precast.aot.settings import SETTING_NAMES, resolve_settings
 from precast.capture.modes import CUDAGraphMode
 from precast.cli.compile_flags import CompileFlags, Payload
 from precast.cli.graph_flags import GraphFlags, GraphMode
-from precast.cli.options import assignments, exclusive, integers
+from precast.cli.options import assignments, exclusive, integers, numbers
 from precast.errors import ConfigValueError, UsageError
 
 
@@ -128,3 +128,26 @@ def test_a_word_may_stand_for_the_capture_sizes_among_the_compile_sizes() -> Non
     assert given == {"compile_sizes": (4, "cudagraph_capture_sizes")}
     with pytest.raises(ConfigValueError, match="capture_sizes"):
         CompileFlags(compile_sizes="4,capture_sizes").settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, None),
+        ("7", (7,)),
+        ("1-4", (1, 2, 3, 4)),
+        (" 16 , 1 - 3,2", (1, 2, 3, 16)),
+        ("3-3", (3,)),
+        ("999999", (999999,)),
+    ],
+)
+def test_numbers_may_be_ranges_and_count_once(text: str | None, expected: tuple[int, ...] | None) -> None:
+    assert numbers("--decode-batches", text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0-3", "4-1", "1-", "-3", "1-2-3", "a", "1,,2", "1000000", "1-1000000", "\u0661"]
+)
+def test_what_is_no_number_or_range_is_refused(text: str) -> None:
+    with pytest.raises(ConfigValueError, match="is not a list of numbers"):
+        numbers("--decode-batches", text)

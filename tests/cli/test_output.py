@@ -146,7 +146,7 @@ def test_a_stream_of_narrow_encoding_is_written_without_raising() -> None:
 
 
 @pytest.mark.parametrize("word", ["ok", "MISS", "CORRUPT"])
-def test_status_words_stand_without_colour(word: str) -> None:
+def test_status_words_stand_without_color(word: str) -> None:
     out = _output(Format.HUMAN)
     out.status(word)
     assert _text(out.stdout) == f"{word}\n"

@@ -45,6 +45,7 @@ def _spawn(*argv: str, **more: str) -> subprocess.CompletedProcess[str]:
         ["inspect", "show", "ENTRY", "--factors", "--json"],
         ["inspect", "diff", "ENTRY", "ENTRY", "--patch"],
         ["inspect", "stats"],
+        ["inspect", "coverage", "--drafts", "2"],
         ["config"],
         ["schema", "verify"],
         ["prune", "--dry-run"],
@@ -91,7 +92,7 @@ def test_no_escape_byte_reaches_a_pipe(root: Path, argv: list[str], more: dict[s
     assert "\x1b" not in ran.stdout + ran.stderr
 
 
-def test_colour_can_be_forced_into_a_pipe(root: Path) -> None:
+def test_color_can_be_forced_into_a_pipe(root: Path) -> None:
     assert "\x1b[31merror:\x1b[0m" in _spawn("bogus", "--color", "always").stderr
     assert "\x1b" in _spawn("config", FORCE_COLOR="1").stdout
 

@@ -30,7 +30,7 @@ def _stream(encoding: str) -> io.TextIOWrapper:
         ("auto", {}, False, False),
     ],
 )
-def test_colour_follows_flag_then_variables_then_terminal(
+def test_color_follows_flag_then_variables_then_terminal(
     choice: str, environ: dict[str, str], terminal: bool, wanted: bool
 ) -> None:
     stream = _Terminal() if terminal else io.StringIO()
@@ -54,7 +54,7 @@ def test_marks_become_ascii_where_they_cannot_be_written() -> None:
     assert palette.fit("caf\N{LATIN SMALL LETTER E WITH ACUTE}") == "caf\\xe9"
 
 
-def test_paint_adds_escapes_only_with_colour() -> None:
+def test_paint_adds_escapes_only_with_color() -> None:
     assert Palette(_stream("utf-8"), color=True).paint("ok", "green") == "\x1b[32mok\x1b[0m"
     assert Palette(_stream("utf-8"), color=True).paint("ok", "") == "ok"
     assert Palette(_stream("utf-8"), color=False).paint("ok", "green") == "ok"

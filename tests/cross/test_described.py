@@ -11,10 +11,12 @@ import torch
 from precast.aot.compile import CompileRequest, compile_pieces
 from precast.aot.described import compiling_for
 from precast.aot.kernels import offer_kernels, op_calls, pack_kernels, record_kernels, unpack_kernels
+from precast.aot.payloads import payload_kind
 from precast.aot.payloads.generated import source_digests
 from precast.aot.progress import Silent
 from precast.aot.target import Target, named_target
 from precast.aot.torch_seams import described
+from precast.aot.torch_seams.described_aoti import cuda_headers
 from precast.aot.trace import build_for_tracing, trace
 from precast.errors import IncompatibleError, NoGpuError
 from precast.examples.decoder.spec import tiny
@@ -165,6 +167,23 @@ def test_a_seam_that_has_moved_is_an_error_by_name(moved: str) -> None:
     with pytest.raises(IncompatibleError) as raised, compiling_for(H200):
         pass
     assert moved in raised.value.why
+
+
+def test_where_the_headers_were_guessed_is_a_seam_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, last, _ = described.seam("torch.utils.cpp_extension", "CUDA_HOME")
+    monkeypatch.delattr(owner, last)
+    with pytest.raises(IncompatibleError, match="CUDA_HOME"):
+        cuda_headers()
+
+
+def test_without_headers_nothing_is_compiled_and_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("precast.aot.torch_seams.described_aoti._NEEDED_HEADERS", ("not_there.h",))
+    with pytest.raises(IncompatibleError, match="headers were not found") as caught:
+        payload_kind("aoti").require_tools(H200)
+    assert f"nvidia-cuda-crt=={torch.version.cuda}.*" in caught.value.hint
+    payload_kind("inductor").require_tools(H200)
 
 
 def test_a_gpu_without_a_description_is_refused() -> None:

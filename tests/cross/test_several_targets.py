@@ -9,11 +9,11 @@ from tests.conftest import TINY
 from torch import Tensor, nn
 
 from precast.aot import trace
+from precast.aot.answers import search_path
 from precast.aot.compile import CompileRequest, compile_pieces
 from precast.aot.each_target import precompile_each
 from precast.aot.kernels import pack_kernels, record_kernels
 from precast.aot.planning import CompilePlan, plan_compile
-from precast.aot.precompile import search_path
 from precast.aot.progress import Silent
 from precast.aot.reference import SpecReference, parse_reference
 from precast.aot.request import CompileInput, compile_input

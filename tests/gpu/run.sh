@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The GPU run. Usage: tests/gpu/run.sh [PART...]; parts: aoti inductor exact capture tests cross; without any, all but cross.
+# The GPU run. Usage: tests/gpu/run.sh [PART...]; parts: aoti inductor exact capture tests cross bench; without any, all but cross and bench.
 # cross takes a mega file that was built on a machine without a GPU, named by CROSS:
 #   precast precompile examples/configs/llama-3.1-8b --target h200 --max-num-batched-tokens 8192 --compile-sizes 1 --output FILE.mega
 # Goes on after a failed step, prints its results last, and exits 1 when a step failed. Needs torch with CUDA and precast's dependencies; run it from anywhere.
@@ -62,6 +62,15 @@ part_capture() {
     # The 8B shape: capture in both modes, compare, 200 random batches, and decode steps against the floor.
     step "capture: precompile" "${precast[@]}" precompile "${BIG[@]}"
     step "capture: verify, bench" bash -c 'empty "$@"' - "${precast[@]}" verify "${BIG[@]}" --level capture --bench --max-num-seqs 512
+}
+
+part_bench() {
+    # Beside what users have otherwise, 8B shape, the most important first. A later run with the same OUT adds to the results;
+    # BENCH="--parts peers --peers aot-compile,reduce-overhead" chooses. Copy $OUT/bench/gpu.json to tests/bench/results.
+    local budget=${BENCH_BUDGET:-450} options=()
+    read -ra options <<<"${BENCH:-}"
+    STEP_LIMIT=$((budget + 60)) step "bench" "$PYTHON" -m tests.bench gpu --budget "$budget" --output "$OUT/bench" \
+        "${options[@]}"
 }
 
 part_tests() {

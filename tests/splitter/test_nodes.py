@@ -54,7 +54,7 @@ def test_a_function_is_named_by_module_and_name(target: Any, name: str) -> None:
         torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default, "new_empty",
     ],
 )  # fmt: skip
-def test_an_allocation_is_recognised_in_each_form(target: Any) -> None:
+def test_an_allocation_is_recognized_in_each_form(target: Any) -> None:
     assert is_allocation(node(target))
 
 
@@ -72,7 +72,7 @@ def test_numbers_are_told_from_tensors(value: Any, expected: bool) -> None:
     assert is_size_like(node(torch.relu, value)) is expected
 
 
-def test_an_item_is_recognised() -> None:
+def test_an_item_is_recognized() -> None:
     assert is_getitem(node(operator.getitem))
     assert not is_getitem(node("__getitem__"))
 
