@@ -16,12 +16,10 @@ from tests.conftest import MAX_TOKENS, REPOSITORY, TINY, TinyEntry
 from tests.models import Layers, make_spec
 
 from precast.aot import stamps
-from precast.aot.answers import search_path
 from precast.aot.compile import Compiled
 from precast.aot.node import node_facts
 from precast.aot.payloads.aoti import AotiPayload
 from precast.aot.precompile import PrecompileResult, precompile
-from precast.aot.reference import parse_reference
 from precast.aot.settings import Settings, resolve_settings
 from precast.cache.counters import lookup_stats
 from precast.cache.locks import live_claims
@@ -174,11 +172,6 @@ def test_a_spec_s_config_inputs_and_their_order_are_factors(tmp_path: Path, fake
     made = precompile(spec, settings(), cache_dir=tmp_path / "root")
     names = {f.name for f in Store(tmp_path / "root").manifest(made.key).factors}
     assert {"model.spec.layers", "signature.x", "signature.order"} <= names
-
-
-def test_sources_are_looked_for_in_the_model_s_folder_first(tmp_path: Path) -> None:
-    (tmp_path / "m.py").touch()
-    assert search_path(parse_reference(f"{tmp_path}/m.py:f"))[0] == str(tmp_path)
 
 
 @pytest.fixture

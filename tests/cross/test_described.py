@@ -128,12 +128,17 @@ def _answers() -> dict[str, Any]:
 
 def test_the_context_leaves_nothing_behind(pieces: Split) -> None:
     from torch._inductor.runtime.hints import DeviceProperties
+    from torch._inductor.utils import is_big_gpu
+    from torch.utils._triton import has_triton_tensor_descriptor_host_tma
 
     before = _answers()
     with compiling_for(H200):
         assert torch.cuda.get_device_name() == "NVIDIA H200"
         assert DeviceProperties.create(torch.device("cuda")).multi_processor_count == 132
+        assert is_big_gpu(torch.device("cuda"))
+        assert has_triton_tensor_descriptor_host_tma()
     assert _answers() == before
+    assert {f.cache_info().currsize for f in (is_big_gpu, has_triton_tensor_descriptor_host_tma)} == {0}
     with compiling_for(named_target("l40s", {})):  # memoised answers of the last one are gone
         assert DeviceProperties.create(torch.device("cuda")).multi_processor_count == 142
 
