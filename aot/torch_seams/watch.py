@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -82,14 +82,13 @@ class CompileWatch:
     def __enter__(self) -> "CompileWatch":
         """Start to count."""
         self._active = True
-        for name in _POINTS:
-            module = sys.modules.get(name)
-            if module is not None:
-                self._wrap_module(module)
-        finder = _Finder(self._wrap_module)
+        self._wrap([sys.modules[name] for name in _POINTS if name in sys.modules])
+        finder = _Finder(lambda module: self._wrap([module]))
         sys.meta_path.insert(0, finder)
         self._undo.append(lambda: sys.meta_path.remove(finder))
-        sys.addaudithook(self._audit)  # cannot be removed; it does nothing once the watch has ended
+        events = _process_events()
+        events.watches.append(self)
+        self._undo.append(lambda: events.watches.remove(self))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,17 +106,23 @@ class CompileWatch:
         self._counts.setdefault(self._section, Counter())[kind] += 1
         self.details.append(f"{self._section}: {kind}: {detail}")
 
-    def _wrap_module(self, module: ModuleType) -> None:
-        for path, kind in _POINTS[module.__name__]:
-            *parents, name = path.split(".")
-            holder: Any = module
-            for parent in parents:
-                holder = getattr(holder, parent, None)
-            real = getattr(holder, name, None)
-            if real is None:
-                self.missing.append(f"{module.__name__}.{path}")
-            else:
-                self._replace(holder, name, real, self._counting(real, kind, path))
+    def _wrap(self, modules: Sequence[ModuleType]) -> None:
+        """Wrap what is watched in modules; the names of all modules are looked through once for all of it."""
+        found: list[tuple[Any, str, Any, str, str]] = []
+        for module in modules:
+            for path, kind in _POINTS[module.__name__]:
+                *parents, name = path.split(".")
+                holder: Any = module
+                for parent in parents:
+                    holder = getattr(holder, parent, None)
+                real = getattr(holder, name, None)
+                if real is None:
+                    self.missing.append(f"{module.__name__}.{path}")
+                else:
+                    found.append((holder, name, real, kind, path))
+        known_as = _places({id(real) for _, _, real, _, _ in found})
+        for holder, name, real, kind, path in found:
+            self._replace(holder, name, real, self._counting(real, kind, path), known_as.get(id(real), []))
 
     def _counting(self, real: Callable[..., Any], kind: str, path: str) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -130,27 +135,50 @@ class CompileWatch:
         self._real[id(counted)] = (counted, real)
         return counted
 
-    def _replace(self, holder: Any, name: str, real: Any, new: Any) -> None:
+    def _replace(self, holder: Any, name: str, real: Any, new: Any, known_as: Sequence[tuple[ModuleType, str]]) -> None:
         """Put a counting function in place, also where it was imported from there before, under whatever name."""
         places = [(holder, name)]
         # subprocess raises an event of its own for the function that it has imported from _posixsubprocess
         if isinstance(holder, ModuleType) and holder.__name__ != "_posixsubprocess":
-            places += [(m, n) for m, n, value in _names() if value is real and m is not holder]
-        for place, known_as in places:
-            setattr(place, known_as, new)
-            self._undo.append(partial(setattr, place, known_as, real))
+            places += [(m, n) for m, n in known_as if m is not holder]
+        for place, other in places:
+            setattr(place, other, new)
+            self._undo.append(partial(setattr, place, other, real))
 
-    def _audit(self, event: str, args: Sequence[Any]) -> None:
-        if not self._active or event not in _EVENTS:
-            return
-        if event == "os.posix_spawn" and sys._getframe(1).f_code.co_filename == subprocess.__file__:
-            return  # the second event of one Popen
+    def saw(self, event: str, args: Sequence[Any]) -> None:
+        """Count a process that was started; called by the process's one audit hook."""
         programs = _programs(event, args)
         if event != "os.exec":  # takes this process's place
             self._count("processes", " ".join(programs) or event)
         compilers = [p for p in programs if _is_compiler(p)]
         if compilers:
             self._count("compiler_processes", compilers[0])
+
+
+class _ProcessEvents:
+    """The audit hook of this process: one for all watches, since a hook cannot be removed and each slows every event.
+
+    Attributes:
+        watches: Watches that are on.
+    """
+
+    def __init__(self) -> None:
+        self.watches: list[CompileWatch] = []
+
+    def __call__(self, event: str, args: Sequence[Any]) -> None:
+        if not self.watches or event not in _EVENTS:
+            return
+        if event == "os.posix_spawn" and sys._getframe(1).f_code.co_filename == subprocess.__file__:
+            return  # the second event of one Popen
+        for watch in tuple(self.watches):
+            watch.saw(event, args)
+
+
+@cache
+def _process_events() -> _ProcessEvents:
+    events = _ProcessEvents()
+    sys.addaudithook(events)
+    return events
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -203,6 +231,15 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         if isinstance(module, ModuleType):
             for name, value in list(module.__dict__.items()):
                 yield module, name, value
+
+
+def _places(wanted: set[int]) -> dict[int, list[tuple[ModuleType, str]]]:
+    """Find under which names of which modules objects are known, by their `id`."""
+    found: dict[int, list[tuple[ModuleType, str]]] = {}
+    for module, name, value in _names():
+        if id(value) in wanted:
+            found.setdefault(id(value), []).append((module, name))
+    return found
 
 
 def _programs(event: str, args: Sequence[Any]) -> list[str]:
